@@ -97,6 +97,8 @@ export interface PodView {
   ttl: string;
   renew: boolean;
   claimId: string;
+  /** status.podIP as the API holds it; empty when none. */
+  podIP: string;
   containers: ContainerView[];
   /** Digest of the status as the API holds it, comparable with `statusDigest` of what we would publish. */
   digest: string;
