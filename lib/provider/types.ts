@@ -150,6 +150,7 @@ export type ClaimResult = { ok: true; grant: Grant } | { ok: false; cause: Cause
 
 /** What `GET /v1/sandboxes/{id}` came to. Only a structured 404 is absence. */
 export type ReadResult =
+  /** `address` is empty when sandboxd's row does not carry it. */
   | { ok: true; listed: Listed; token: string; address: string }
   | { ok: false; absent: boolean; why: string };
 
@@ -171,11 +172,8 @@ export type CallResult =
   | { ok: true; resourceVersion?: string; deadlineMs?: number }
   | { ok: false; kind: "gone" | "refused" | "failed"; why: string };
 
-/** The status we publish: phase Running for a claim, Pending or Failed with a reason otherwise. */
-export interface PodStatus {
-  phase: "Running" | "Pending" | "Failed" | "Succeeded";
-  [field: string]: unknown;
-}
+/** Fields of a Pod's status that one patch sets; what it leaves out stays as it is. */
+export type PodStatus = Record<string, unknown>;
 
 /** Work the core asks for. `seq` tells its answer from that of an older request. */
 export type Effect =
@@ -203,7 +201,16 @@ export type Effect =
   | { kind: "release"; seq: number; key: string; id: string; token: string }
   | { kind: "hibernate" | "wake"; seq: number; key: string; id: string; token: string }
   | { kind: "renew"; seq: number; key: string; id: string; token: string; ttlSeconds: number }
-  | { kind: "publish"; seq: number; key: string; uid: string; status: PodStatus; claimId: string }
+  /** `address`: owner_addr of the claim, whose host is the Pod's IP; empty when no VM is published. */
+  | {
+      kind: "publish";
+      seq: number;
+      key: string;
+      uid: string;
+      status: PodStatus;
+      claimId: string;
+      address: string;
+    }
   | { kind: "finalize"; seq: number; key: string; uid: string; status: PodStatus | undefined }
   | { kind: "evict"; seq: number; key: string; uid: string }
   | { kind: "list"; seq: number };
