@@ -1,4 +1,4 @@
-import type { Cause, ContainerView, OwnerRef, PodView } from "./types.ts";
+import type { Cause, ContainerView, OwnerRef, PodView, StatusDigest } from "./types.ts";
 
 /** Prefix of the Pod annotations that make the contract between template author and provider. */
 const PREFIX = "sandbox.cocoonstack.io/";
@@ -29,7 +29,10 @@ const SIZES = new Set(["", "small", "medium", "large"]);
  * @returns the axes, or the fault as a Cause that waits for the Pod to change (contract: Create 1, 2)
  */
 export function claimAxes(pod: PodView): { ok: true; axes: ClaimAxes } | { ok: false; cause: Cause } {
-  const fault = (message: string) => ({ ok: false as const, cause: { kind: "bad_annotation" as const, message } });
+  const fault = (message: string) => ({
+    ok: false as const,
+    cause: { kind: "bad_annotation" as const, message },
+  });
   if (pod.runtime !== "" && pod.runtime !== "sandboxd") {
     return fault(
       `annotation ${PREFIX}runtime is "${pod.runtime}", and this node serves only "sandboxd": set it to sandboxd or schedule the Pod elsewhere`,
@@ -149,26 +152,60 @@ export function podView(raw: unknown): PodView | undefined {
 const DIGEST_CONDITIONS = ["Initialized", "Ready", "ContainersReady", "PodScheduled"];
 
 /**
- * What of a Pod's status we answer for, as one comparable string: two statuses with the same digest need no
- * push. The IP is left out (an owner_addr with a host name is resolved only when it is pushed).
+ * What of a Pod's status we answer for, in comparable form. The IP is left out: an owner_addr with a host name
+ * is resolved only when it is pushed.
  *
  * @param status a Pod's status, the API's or ours
  * @param claimId the claim-id annotation beside it
  */
-export function statusDigest(status: Record<string, unknown>, claimId: string): string {
+export function statusDigest(status: Record<string, unknown>, claimId: string): StatusDigest {
   const reason = str(status.reason);
-  const conditions = list(status.conditions).map(obj);
-  let out = `${str(status.phase)};${reason};${reason === "" ? "" : str(status.message)};${claimId};`;
-  for (const type of DIGEST_CONDITIONS) {
-    out += str(conditions.find((condition) => condition.type === type)?.status).charAt(0) || "-";
+  const head = `${str(status.phase)};${reason};${reason === "" ? "" : str(status.message)};${claimId}`;
+  const given = list(status.conditions);
+  let conditions = "";
+  if (given.length > 0) {
+    for (const type of DIGEST_CONDITIONS) {
+      const found = given.find((condition) => obj(condition).type === type);
+      conditions += found === undefined ? "-" : str(obj(found).status).charAt(0) || "-";
+    }
   }
+  let containers = "";
   for (const entry of list(status.containerStatuses)) {
     const container = obj(entry);
     const state = obj(container.state);
-    out += `;${str(container.name)}=`;
-    if (state.terminated !== undefined) out += `t${str(obj(state.terminated).reason)}`;
-    else if (state.running !== undefined) out += `r${container.ready === true ? "+" : "-"}${str(container.imageID)}`;
-    else out += "w";
+    containers += `${str(container.name)}=`;
+    if (state.terminated != null) containers += `t${str(obj(state.terminated).reason)};`;
+    else if (state.running != null)
+      containers += `r${container.ready === true ? "+" : "-"}${str(container.imageID)};`;
+    else containers += "w;";
   }
-  return out;
+  return { head, conditions, containers };
+}
+
+/** Whether a status as the API holds it already says all that `wanted` says. */
+export function digestCovers(held: StatusDigest, wanted: StatusDigest): boolean {
+  if (held.head !== wanted.head) return false;
+  if (wanted.containers !== "" && held.containers !== wanted.containers) return false;
+  if (wanted.conditions === "" || held.conditions === wanted.conditions) return true;
+  for (let at = 0; at < wanted.conditions.length; at++) {
+    const state = wanted.conditions[at];
+    if (state !== "-" && state !== held.conditions[at]) return false;
+  }
+  return true;
+}
+
+/** The digest of a held status after `pushed` was merged into it. */
+export function mergeDigest(held: StatusDigest, pushed: StatusDigest): StatusDigest {
+  let conditions = "";
+  if (pushed.conditions !== "") {
+    for (let at = 0; at < pushed.conditions.length; at++) {
+      const state = pushed.conditions[at];
+      conditions += state === "-" ? (held.conditions[at] ?? "-") : state;
+    }
+  }
+  return {
+    head: pushed.head,
+    conditions: conditions === "" ? held.conditions : conditions,
+    containers: pushed.containers === "" ? held.containers : pushed.containers,
+  };
 }

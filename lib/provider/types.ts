@@ -101,7 +101,14 @@ export interface PodView {
   podIP: string;
   containers: ContainerView[];
   /** Digest of the status as the API holds it, comparable with `statusDigest` of what we would publish. */
-  digest: string;
+  digest: StatusDigest;
+}
+
+/** A status in comparable form: phase, reason, message and claim; four conditions; containers. */
+export interface StatusDigest {
+  head: string;
+  conditions: string;
+  containers: string;
 }
 
 /** One row of sandboxd's index (`GET /v1/sandboxes`). */
@@ -151,8 +158,7 @@ export type ClaimResult = { ok: true; grant: Grant } | { ok: false; cause: Cause
 /** What `GET /v1/sandboxes/{id}` came to. Only a structured 404 is absence. */
 export type ReadResult =
   /** `address` is empty when sandboxd's row does not carry it. */
-  | { ok: true; listed: Listed; token: string; address: string }
-  | { ok: false; absent: boolean; why: string };
+  { ok: true; listed: Listed; token: string; address: string } | { ok: false; absent: boolean; why: string };
 
 /** What a quorum GET of an owner (or of a bare Pod) came to. */
 export type OwnerState =
