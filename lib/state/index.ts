@@ -1,0 +1,9 @@
+/** The claims table on disk. */
+
+export type { StateFs } from "./fs.ts";
+export type { Holder, OpenFault, Refused } from "./place.ts";
+export { recordedHolder } from "./place.ts";
+export type { ReadOnlyTable, ShownRow } from "./readonly.ts";
+export { readTableReadOnly } from "./readonly.ts";
+export type { Committed, Store, StoreOptions, StoreStats, Trouble } from "./store.ts";
+export { openStore } from "./store.ts";
