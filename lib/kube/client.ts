@@ -22,6 +22,8 @@ export type KubeFailure =
       reason: string;
       message: string;
       detailsName: string;
+      /** The resource the Status speaks of, for example "sandboxes"; empty when it does not say. */
+      detailsKind: string;
       retryAfterMs: number;
       body: unknown;
     }
@@ -420,6 +422,7 @@ function failureOf(code: number, text: string, headers: Headers): KubeFailure {
     reason: status.reason,
     message: status.message,
     detailsName: status.detailsName,
+    detailsKind: status.detailsKind,
     retryAfterMs: headerMs || status.retryAfterMs,
     body,
   };
