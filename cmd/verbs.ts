@@ -1,0 +1,20 @@
+/** Every verb by name. Each is loaded when it is called: what a verb needs costs the daemon nothing. */
+import type { Verb } from "./verb.ts";
+
+export interface VerbEntry {
+  /** One sentence for the list of verbs. */
+  summary: string;
+  load: () => Promise<Verb>;
+}
+
+/** All verbs but `run` and `help`, which main.ts knows itself. In the order of help. */
+export const verbs: Readonly<Record<string, VerbEntry>> = {
+  version: {
+    summary: "Print version, commit and build date.",
+    load: () => import("./version.ts").then((m) => m.version),
+  },
+  completion: {
+    summary: "Print a completion script for bash, zsh or fish.",
+    load: () => import("./completion.ts").then((m) => m.completion),
+  },
+};
