@@ -8,9 +8,27 @@ export {
   type KubeClientOptions,
   type KubeFailure,
   type KubeReply,
+  type Method,
   mergePatch,
   type RequestOptions,
   strategicMergePatch,
 } from "./client.ts";
 export { type Clock, systemClock } from "./clock.ts";
-export { type Watch, type WatchEvent, type WatchedObject, type WatchOptions, watch } from "./watch.ts";
+export { fixedCredential } from "./credentials.ts";
+export { createDiscovery, type Discovery, type Lookup } from "./discovery.ts";
+export {
+  type ClusterConfig,
+  type ClusterResult,
+  type LoadClusterOptions,
+  loadCluster,
+} from "./kubeconfig.ts";
+export { readBarePod, readOwner, readPod } from "./owner.ts";
+export {
+  type Watch,
+  type WatchEvent,
+  type WatchedObject,
+  type WatchOptions,
+  type WatchProblem,
+  type WatchStats,
+  watch,
+} from "./watch.ts";
