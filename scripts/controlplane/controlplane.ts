@@ -97,10 +97,11 @@ export class ControlPlane {
         cluster.start("kube-apiserver");
         // The other two give up when the API server's own roles are not there yet.
         await cluster.ready("etcd", "kube-apiserver");
+        // Before kube-controller-manager: its garbage collector looks for new kinds every 30 s only.
+        if (!options.bare) await cluster.applyManifests();
         cluster.start("kube-scheduler");
         cluster.start("kube-controller-manager");
         await cluster.ready();
-        if (!options.bare) await cluster.applyManifests();
         say(
           `control plane up in ${((Date.now() - started) / 1000).toFixed(1)} s, API server at ${cluster.state.server}`,
         );

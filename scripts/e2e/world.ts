@@ -1,0 +1,432 @@
+/**
+ * What one test lives in: a namespace, a sandboxd stand-in, a node of its own with its daemon, and a sandbox
+ * controller, on the control plane that scripts/e2e/run started. Everything is gone when the test is over.
+ *
+ * The daemon always runs as the service account of manifests/rbac.yaml: a request that the API server refused
+ * it fails the test, and so does a credential in its log.
+ */
+import { closeSync, mkdtempSync, openSync, readSync, rmSync, statSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { type Sandboxd, startSandboxd } from "../../lib/sim/sandboxd.ts";
+import { type Api, ApiError, type KubeObject, type List, type OwnerReference } from "../controlplane/api.ts";
+import { ControlPlane } from "../controlplane/controlplane.ts";
+import { type SandboxController, sandboxApi, startSandboxController } from "./controller.ts";
+import { Daemon } from "./daemon.ts";
+import { type EventuallyOptions, eventually } from "./eventually.ts";
+
+export const template = "registry.example/sandbox/rt:24.04";
+export const annotation = (name: string) => `sandbox.cocoonstack.io/${name}`;
+const evictionTaints = ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"];
+
+export interface Condition {
+  type: string;
+  status: string;
+  reason?: string;
+  message?: string;
+  lastTransitionTime?: string;
+}
+
+export interface Pod extends KubeObject {
+  spec: { nodeName?: string; containers: { name: string; image: string }[]; [field: string]: unknown };
+  status: {
+    phase?: string;
+    reason?: string;
+    message?: string;
+    podIP?: string;
+    podIPs?: { ip: string }[];
+    hostIP?: string;
+    startTime?: string;
+    conditions?: Condition[];
+    containerStatuses?: {
+      name: string;
+      ready: boolean;
+      imageID: string;
+      state: { running?: { startedAt: string }; waiting?: unknown; terminated?: unknown };
+    }[];
+  };
+}
+
+export interface Node extends KubeObject {
+  spec: { taints?: { key: string; value?: string; effect: string }[] };
+  status: {
+    conditions: Condition[];
+    capacity: Record<string, string>;
+    addresses: { type: string; address: string }[];
+    daemonEndpoints: { kubeletEndpoint: { Port: number } };
+    nodeInfo: Record<string, string>;
+  };
+}
+
+export interface WorldOptions {
+  /** Warm VMs of the pool of `template`. */
+  warm?: number;
+  flags?: string[];
+  /** Do not start the daemon. */
+  idle?: boolean;
+  /** No sandbox controller: nothing makes Pods of Sandboxes but the test. */
+  noController?: boolean;
+}
+
+/** What a test changes about the Pod it makes. */
+export interface PodOptions {
+  annotations?: Record<string, string | null>;
+  spec?: Record<string, unknown>;
+  owner?: KubeObject;
+  /** Further tolerations than that of the virtual node's taint. */
+  tolerations?: Record<string, unknown>[];
+}
+
+let cluster: ControlPlane | undefined;
+
+/** The control plane of this run. */
+export function controlPlane(): ControlPlane {
+  const dir = process.env.VK_E2E_CLUSTER;
+  if (dir === undefined) throw new Error("no control plane: run these tests with scripts/e2e/run");
+  cluster ??= ControlPlane.attach(dir);
+  return cluster;
+}
+
+export class World implements AsyncDisposable {
+  readonly api: Api = controlPlane().api;
+  readonly daemon: Daemon;
+  private readonly daemons: Daemon[] = [];
+  private controller: SandboxController | undefined;
+  private readonly auditFrom = sizeOf(controlPlane().auditLog);
+
+  private constructor(
+    readonly name: string,
+    readonly dir: string,
+    readonly sandboxd: Sandboxd,
+    /** Every credential of this world: root's token, and those of the VMs. */
+    private readonly secrets: string[],
+    private readonly options: WorldOptions,
+  ) {
+    this.daemon = this.daemonOf();
+  }
+
+  /** Makes the namespace and the stand-in, and unless told otherwise starts controller and daemon and waits until its Node is Ready. */
+  static async create(options: WorldOptions = {}): Promise<World> {
+    const name = `e2e-${Math.random().toString(36).slice(2, 10)}`;
+    const dir = mkdtempSync(join(tmpdir(), `${name}-`));
+    const rootToken = `root-${crypto.randomUUID()}`;
+    writeFileSync(join(dir, "token"), `${rootToken}\n`, { mode: 0o600 });
+    const secrets = [rootToken];
+    const sandboxd = await startSandboxd({
+      token: rootToken,
+      // What it draws becomes ids (a part of it) and tokens (all of it, without hyphens).
+      random: () => {
+        const drawn = crypto.randomUUID();
+        secrets.push(drawn.replaceAll("-", ""));
+        return drawn;
+      },
+      pools: [{ template, net: "none", size: "small", warm: options.warm ?? 50 }],
+    });
+    const world = new World(name, dir, sandboxd, secrets, options);
+    try {
+      await world.api.create("/api/v1/namespaces", { metadata: { name } });
+      await world.eventually("the namespace has its service account", () =>
+        world.api.find(`${world.path}/serviceaccounts/default`),
+      );
+      if (!options.noController) world.startController();
+      if (!options.idle) await world.startDaemon();
+      return world;
+    } catch (error) {
+      await world.remove();
+      throw error;
+    }
+  }
+
+  /** Another daemon for the same cluster and sandboxd; the same node name unless `nodeName` is given. */
+  daemonOf(changes: { nodeName?: string; dir?: string; flags?: string[] } = {}): Daemon {
+    const daemon = new Daemon({
+      nodeName: changes.nodeName ?? this.name,
+      kubeconfig: controlPlane().kubeconfig("vk-sandbox"),
+      sandboxdUrl: this.sandboxd.url,
+      tokenFile: join(this.dir, "token"),
+      dir: changes.dir ?? join(this.dir, "daemon"),
+      flags: [...(this.options.flags ?? []), ...(changes.flags ?? [])],
+    });
+    this.daemons.push(daemon);
+    return daemon;
+  }
+
+  startController(): void {
+    this.controller ??= startSandboxController(this.api, this.name);
+  }
+
+  async stopController(): Promise<void> {
+    await this.controller?.stop();
+    this.controller = undefined;
+  }
+
+  /** Starts the daemon and waits until it serves: Node Ready, not tainted, and a heartbeat of this process seen. */
+  async startDaemon(): Promise<void> {
+    const before = (await this.api.find(this.leasePath))?.spec?.renewTime;
+    await this.daemon.start();
+    await this.eventually(
+      "a heartbeat of the new process",
+      () => this.api.find(this.leasePath),
+      (lease) => lease?.spec?.renewTime !== undefined && lease.spec.renewTime !== before,
+    );
+    await this.nodeReady();
+  }
+
+  async nodeReady(): Promise<Node> {
+    const node = await this.eventually(
+      `Node ${this.name} is Ready and takes Pods`,
+      () => this.node(),
+      (n) =>
+        conditionOf(n, "Ready")?.status === "True" &&
+        !(n?.spec.taints ?? []).some((t) => t.key.startsWith("node.kubernetes.io/")),
+    );
+    if (node === undefined) throw new Error("unreachable: a Node that is Ready exists");
+    return node;
+  }
+
+  /** Base path of the namespace's core resources. */
+  get path(): string {
+    return `/api/v1/namespaces/${this.name}`;
+  }
+
+  get nodePath(): string {
+    return `/api/v1/nodes/${this.name}`;
+  }
+
+  get leasePath(): string {
+    return `/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/${this.name}`;
+  }
+
+  sandboxPath(name = ""): string {
+    return `/apis/${sandboxApi}/namespaces/${this.name}/sandboxes${name && `/${name}`}`;
+  }
+
+  podPath(name: string): string {
+    return `${this.path}/pods/${name}`;
+  }
+
+  node(): Promise<Node | undefined> {
+    return this.api.find<Node>(this.nodePath);
+  }
+
+  pod(name: string): Promise<Pod | undefined> {
+    return this.api.find<Pod>(this.podPath(name));
+  }
+
+  async pods(): Promise<Pod[]> {
+    return (await this.api.list<Pod>(`${this.path}/pods`)).items;
+  }
+
+  sandbox(name: string): Promise<KubeObject | undefined> {
+    return this.api.find(this.sandboxPath(name));
+  }
+
+  /** Like `eventually`, with the daemon's last lines and the controller's troubles in a failure. */
+  eventually<T>(
+    what: string,
+    probe: () => T | Promise<T>,
+    holds?: (value: T) => boolean,
+    options: EventuallyOptions = {},
+  ): Promise<T> {
+    const context = () =>
+      [
+        this.daemon.tail(),
+        ...(this.controller?.troubles ?? []).slice(-5).map((t) => `controller: ${t}`),
+      ].join("\n");
+    return eventually(what, probe, holds, { context, ...options });
+  }
+
+  /** A Pod template that this world's node serves. */
+  podTemplate({ annotations = {}, spec = {}, tolerations = [] }: PodOptions = {}) {
+    const all: Record<string, string | null> = { [annotation("template")]: template, ...annotations };
+    return {
+      metadata: {
+        // null removes what is there by default.
+        annotations: Object.fromEntries(Object.entries(all).filter((entry) => entry[1] !== null)),
+      },
+      spec: {
+        nodeSelector: { "kubernetes.io/hostname": this.name, [annotation("runtime")]: "sandboxd" },
+        tolerations: [
+          { key: "virtual-kubelet.io/provider", operator: "Exists", effect: "NoSchedule" },
+          ...tolerations,
+        ],
+        containers: [{ name: "agent", image: template }],
+        ...spec,
+      },
+    };
+  }
+
+  /** Creates a Pod; with `owner`, that object is its controller. */
+  createPod(name: string, options: PodOptions = {}): Promise<Pod> {
+    const { metadata, spec } = this.podTemplate(options);
+    const ownerReferences = options.owner === undefined ? undefined : [ownerReference(options.owner)];
+    return this.api.create<Pod>(`${this.path}/pods`, {
+      apiVersion: "v1",
+      kind: "Pod",
+      metadata: { name, ...metadata, ownerReferences },
+      spec,
+    });
+  }
+
+  /** Creates a Sandbox; the controller makes its Pod. */
+  createSandbox(name: string, options: PodOptions = {}): Promise<KubeObject> {
+    return this.api.create(this.sandboxPath(), {
+      apiVersion: sandboxApi,
+      kind: "Sandbox",
+      metadata: { name },
+      spec: { podTemplate: this.podTemplate(options) },
+    });
+  }
+
+  /** Waits until the Pod runs in a VM; `not` is a generation that is not meant. */
+  async running(name: string, not?: Pod, options?: EventuallyOptions): Promise<Pod> {
+    const pod = await this.eventually(
+      `Pod ${name} is Running${not ? " again, as another Pod" : ""}`,
+      () => this.pod(name),
+      (p) =>
+        p?.status.phase === "Running" &&
+        p.metadata.deletionTimestamp === undefined &&
+        p.metadata.uid !== not?.metadata.uid,
+      options,
+    );
+    if (pod === undefined) throw new Error("unreachable: a Pod that runs exists");
+    return pod;
+  }
+
+  /** Waits until the object is gone; well below a Pod's grace of 30 s, which nothing here may wait for. */
+  async gone(path: string, uid?: string): Promise<void> {
+    await this.eventually(
+      `${path} is gone`,
+      () => this.api.find(path),
+      (object) => object === undefined || (uid !== undefined && object.metadata.uid !== uid),
+      { timeoutMs: 15_000 },
+    );
+  }
+
+  /** Every VM that was ever granted for a Pod name of this namespace, in order. */
+  granted(name: string) {
+    return this.sandboxd.control.history().filter((vm) => vm.claimRef === `${this.name}/${name}`);
+  }
+
+  /** The VMs that live. */
+  living() {
+    return this.sandboxd.control.history().filter((vm) => vm.endedBy === undefined);
+  }
+
+  /** Waits until the VM was released, with its own credential or with root's. */
+  async released(id: string): Promise<void> {
+    await this.eventually(
+      `VM ${id} is released`,
+      () => this.sandboxd.control.history().find((vm) => vm.id === id),
+      (vm) => vm?.endedBy === "sandbox" || vm?.endedBy === "root",
+    );
+  }
+
+  /** The Events about a Pod. */
+  async events(
+    pod: string,
+  ): Promise<{ reason: string; type: string; message: string; source: { component?: string } }[]> {
+    type Event = KubeObject & {
+      reason: string;
+      type: string;
+      message: string;
+      source: { component?: string };
+    };
+    const list: List<Event> = await this.api.list(
+      `${this.path}/events?fieldSelector=involvedObject.name=${pod}`,
+    );
+    return list.items;
+  }
+
+  /** The requests that this run's providers made since the world began, as the API server recorded them. */
+  requests(): AuditEntry[] {
+    return readFrom(controlPlane().auditLog, this.auditFrom)
+      .split("\n")
+      .filter((line) => line !== "")
+      .map((line) => JSON.parse(line) as AuditEntry);
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    const log = this.daemons.flatMap((d) => d.log);
+    const refused = this.requests().filter((r) => r.responseStatus?.code === 403);
+    await this.remove();
+    const leaked = log.find((line) => this.secrets.some((secret) => line.includes(secret)));
+    if (leaked !== undefined) throw new Error(`the daemon logged a credential: ${leaked}`);
+    if (refused.length > 0) {
+      const lines = refused.slice(0, 5).map((r) => `${r.verb} ${r.requestURI}`);
+      throw new Error(`manifests/rbac.yaml does not allow what the daemon asked: ${lines.join(", ")}`);
+    }
+  }
+
+  private async remove(): Promise<void> {
+    await this.stopController();
+    await Promise.all(this.daemons.map((d) => d.kill()));
+    await this.sandboxd.stop();
+    const now = { gracePeriodSeconds: 0 };
+    for (const path of [
+      this.sandboxPath(),
+      `${this.path}/pods`,
+      `/api/v1/namespaces/${this.name}`,
+      this.nodePath,
+      this.leasePath,
+    ])
+      await this.api.delete(path, path.endsWith("/pods") ? now : {}).catch((error: unknown) => {
+        if (!(error instanceof ApiError)) throw error;
+      });
+    rmSync(this.dir, { recursive: true, force: true });
+  }
+}
+
+export interface AuditEntry {
+  verb: string;
+  requestURI: string;
+  user: { username: string };
+  responseStatus?: { code?: number };
+}
+
+/** A condition of a Pod or Node. */
+export function conditionOf(
+  object: { status?: { conditions?: Condition[] } } | undefined,
+  type: string,
+): Condition | undefined {
+  return object?.status?.conditions?.find((c) => c.type === type);
+}
+
+/** A controller ownerReference to an object. */
+export function ownerReference(owner: KubeObject): OwnerReference {
+  return {
+    apiVersion: owner.apiVersion ?? sandboxApi,
+    kind: owner.kind ?? "Sandbox",
+    name: owner.metadata.name,
+    uid: owner.metadata.uid ?? "",
+    controller: true,
+    blockOwnerDeletion: true,
+  };
+}
+
+/** Tolerations that let a Pod be evicted `seconds` after its node went away, instead of five minutes. */
+export function evictedAfter(seconds: number): Record<string, unknown>[] {
+  return evictionTaints.map((key) => ({
+    key,
+    operator: "Exists",
+    effect: "NoExecute",
+    tolerationSeconds: seconds,
+  }));
+}
+
+function sizeOf(path: string): number {
+  return statSync(path, { throwIfNoEntry: false })?.size ?? 0;
+}
+
+function readFrom(path: string, offset: number): string {
+  const size = sizeOf(path);
+  const buffer = Buffer.alloc(Math.max(0, size - offset));
+  const fd = openSync(path, "r");
+  try {
+    readSync(fd, buffer, 0, buffer.length, offset);
+  } finally {
+    closeSync(fd);
+  }
+  const text = buffer.toString("utf8");
+  return text.slice(0, text.lastIndexOf("\n") + 1);
+}
