@@ -38,7 +38,7 @@ export interface StateFs {
   fdatasyncLater(fd: number, done: (error: FsError | undefined) => void): void;
   rename(from: string, to: string): void;
   unlink(path: string): void;
-  /** With parents; mode 0700. */
+  /** One directory, without parents; mode 0700. */
   mkdir(path: string): void;
   chmod(path: string, mode: number): void;
   /** Undefined: nothing there. Does not follow a symbolic link at the end of the path. */
@@ -84,9 +84,7 @@ export const realFs: StateFs = {
   fdatasyncLater: (fd, done) => nodeFs.fdatasync(fd, (error) => done(error ?? undefined)),
   rename: (from, to) => nodeFs.renameSync(from, to),
   unlink: (path) => nodeFs.unlinkSync(path),
-  mkdir: (path) => {
-    nodeFs.mkdirSync(path, { recursive: true, mode: 0o700 });
-  },
+  mkdir: (path) => nodeFs.mkdirSync(path, { mode: 0o700 }),
   chmod: (path, mode) => nodeFs.chmodSync(path, mode),
   stat: (path) => {
     const stats = nodeFs.lstatSync(path, { throwIfNoEntry: false });

@@ -66,7 +66,7 @@ export function prepareDirectory(fs: StateFs, paths: Paths): { ok: true; warning
   const { directory } = paths;
   const warnings: string[] = [];
   try {
-    if (fs.stat(directory) === undefined) fs.mkdir(directory);
+    makeDirectory(fs, directory);
     // "/." makes stat look through a symbolic link, which a directory may well be.
     const here = fs.stat(join(directory, "/."));
     if (here?.kind !== "directory") {
@@ -99,6 +99,30 @@ export function prepareDirectory(fs: StateFs, paths: Paths): { ok: true; warning
       "unwritable",
       `${directory}: ${reasonOf(error)}. Make the directory writable for user ${fs.uid()}, or give another --state-path`,
     );
+  }
+}
+
+/** Makes a directory with its parents; each name is synced, or a power cut would take the table with it. */
+function makeDirectory(fs: StateFs, path: string): void {
+  if (fs.stat(path) !== undefined) return;
+  const above = dirname(path);
+  if (above !== path) makeDirectory(fs, above);
+  fs.mkdir(path);
+  try {
+    syncDirectory(fs, above);
+  } catch (error) {
+    // A parent that we may pass through but not read cannot be synced; that is no reason not to start.
+    if (codeOf(error) !== "EACCES") throw error;
+  }
+}
+
+/** Makes the names in a directory durable. */
+export function syncDirectory(fs: StateFs, path: string): void {
+  const fd = fs.open(path, "directory");
+  try {
+    fs.fsync(fd);
+  } finally {
+    closeQuietly(fs, fd);
   }
 }
 

@@ -14,6 +14,7 @@ import {
   prepareDirectory,
   type Refused,
   refuse,
+  syncDirectory,
   takeLock,
 } from "./place.ts";
 import { copyTable } from "./snapshot.ts";
@@ -357,7 +358,7 @@ function createStore(ground: Ground): { store: Store; abort: () => void } {
     if (closed || journal === undefined) return { ok: false, why: `${paths.snapshot}: the table is closed` };
     try {
       fs.fsync(journal.fd);
-      if (!journal.named) syncDirectory();
+      if (!journal.named) syncDirectory(fs, paths.directory);
       journal.named = true;
       journal.syncedBytes = journal.bytes;
       return OK;
@@ -365,15 +366,6 @@ function createStore(ground: Ground): { store: Store; abort: () => void } {
       trouble("sync_failed", syncMessage(error as FsError));
       requestRewrite(0);
       return { ok: false, why: syncMessage(error as FsError) };
-    }
-  }
-
-  function syncDirectory(): void {
-    const fd = fs.open(paths.directory, "directory");
-    try {
-      fs.fsync(fd);
-    } finally {
-      closeQuietly(fs, fd);
     }
   }
 
