@@ -3,7 +3,11 @@ import { mkdirSync } from "node:fs";
 import { join, resolve } from "node:path";
 import { freePorts } from "../controlplane/controlplane.ts";
 
-export const binary = resolve(import.meta.dir, "../../dist/vk-sandbox");
+/** What is tested: the binary that scripts/build made, or another version of it. */
+const binary = resolve(process.env.VK_E2E_BINARY ?? join(import.meta.dir, "../../dist/vk-sandbox"));
+
+/** Of the node: one that kube-apiserver proxies to, where scripts/e2e/run could make one. */
+export const defaultAddress = process.env.VK_E2E_ADDRESS ?? "127.0.0.1";
 
 const stopTimeoutMs = 20_000;
 const logLinesMax = 20_000;
@@ -17,8 +21,8 @@ export interface DaemonOptions {
   dir: string;
   /** After the flags above, so that they win. */
   flags?: string[];
-  /** Put before the binary: `ip netns exec NAME`, say. */
-  prefix?: string[];
+  /** Another binary than the one under test. */
+  binary?: string;
   /** Where the kubelet port listens and what the Node says is its address. */
   address?: string;
 }
@@ -49,27 +53,18 @@ export class Daemon {
 
   /** URL of the kubelet port. */
   get kubeletUrl(): string {
-    return `https://${this.options.address ?? "127.0.0.1"}:${this.port}`;
+    return `https://${this.options.address ?? defaultAddress}:${this.port}`;
   }
 
   /** Starts the process; `flags` are added for this start only. Returns at once. */
   async start(flags: string[] = []): Promise<void> {
     if (this.running) throw new Error("the daemon runs already");
-    const {
-      nodeName,
-      kubeconfig,
-      sandboxdUrl,
-      tokenFile,
-      dir,
-      prefix = [],
-      address = "127.0.0.1",
-    } = this.options;
-    this.port ??= (await freePorts("127.0.0.1", 1))[0];
+    const { nodeName, kubeconfig, sandboxdUrl, tokenFile, dir, address = defaultAddress } = this.options;
+    this.port ??= (await freePorts(address, 1))[0];
     mkdirSync(dir, { recursive: true });
     this.process = Bun.spawn(
       [
-        ...prefix,
-        binary,
+        this.options.binary ?? binary,
         `--node-name=${nodeName}`,
         `--node-ip=${address}`,
         `--listen-addr=${address}:${this.port}`,

@@ -1,5 +1,6 @@
 /** A Pod becomes a VM, and a VM's end is its owner's end: the main job on a real control plane. */
 import { expect, test } from "bun:test";
+import { defaultAddress } from "./daemon.ts";
 import { type Condition, conditionOf, template, World } from "./world.ts";
 
 test("a Pod that the scheduler binds runs in a claimed VM and carries its address and claim id", async () => {
@@ -68,7 +69,7 @@ test("a Node is registered complete: labels, taint, capacity, conditions, node i
   ]);
   expect(node.status.capacity).toMatchObject({ cpu: "12", memory: "34Gi", pods: "56" });
   expect(node.status.addresses).toEqual([
-    { type: "InternalIP", address: "127.0.0.1" },
+    { type: "InternalIP", address: defaultAddress },
     { type: "Hostname", address: world.name },
   ]);
   expect(node.status.conditions.map((c: Condition) => [c.type, c.status]).sort()).toEqual([

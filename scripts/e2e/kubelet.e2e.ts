@@ -1,0 +1,101 @@
+/** The kubelet port as the API server and others meet it. */
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { ApiError } from "../controlplane/api.ts";
+import { controlPlane, World } from "./world.ts";
+
+let world: World;
+
+beforeAll(async () => {
+  world = await World.create({ flags: [`--client-ca-file=${controlPlane().dir}/pki/ca.crt`] });
+  await world.createPod("a");
+  await world.running("a");
+});
+
+afterAll(async () => {
+  await world[Symbol.asyncDispose]();
+});
+
+/** Asks the kubelet port directly; its certificate is its own. */
+function ask(path: string, init: { method?: string; token?: string } = {}): Promise<Response> {
+  return fetch(world.daemon.kubeletUrl + path, {
+    method: init.method,
+    headers: init.token === undefined ? {} : { authorization: `Bearer ${init.token}` },
+    tls: { rejectUnauthorized: false },
+    signal: AbortSignal.timeout(10_000),
+  });
+}
+
+test("anyone may ask /healthz, over TLS only", async () => {
+  const response = await ask("/healthz");
+  expect([response.status, await response.text()]).toEqual([200, "ok"]);
+  const plain = world.daemon.kubeletUrl.replace("https:", "http:");
+  const answer = await fetch(`${plain}/healthz`, { signal: AbortSignal.timeout(10_000) }).catch(
+    () => undefined,
+  );
+  expect(answer?.ok ?? false).toBe(false);
+});
+
+test("nothing but /healthz is told to a stranger, or to a service account without the right", async () => {
+  const stranger = await serviceAccount("stranger");
+  for (const path of ["/pods", "/runningpods/", "/stats/summary", "/metrics", "/metrics/resource"]) {
+    expect((await ask(path)).status).toBe(401);
+    expect((await ask(path, { token: "not-a-token" })).status).toBe(401);
+    expect((await ask(path, { token: stranger })).status).toBe(403);
+  }
+});
+
+test("a service account that may read nodes/metrics reads metrics, and not the Pods", async () => {
+  const token = await serviceAccount("scraper", ["nodes/metrics"]);
+  expect((await ask("/metrics", { token })).status).toBe(200);
+  expect((await ask("/metrics/resource", { token })).status).toBe(200);
+  expect((await ask("/pods", { token })).status).toBe(403);
+});
+
+// kube-apiserver does not proxy to loopback; scripts/e2e/run gives the node another address where it can.
+describe.skipIf(process.env.VK_E2E_ADDRESS === undefined)("through the API server", () => {
+  test("its node proxy reads Pods, stats and metrics", async () => {
+    const proxy = `${world.nodePath}/proxy`;
+    const { items } = await world.api.get<{ items: { metadata: { name: string } }[] }>(`${proxy}/pods`);
+    expect(items.map((p) => p.metadata.name)).toEqual(["a"]);
+    expect(await world.api.get(`${proxy}/stats/summary`)).toMatchObject({ node: { nodeName: world.name } });
+    expect(await world.api.get<string>(`${proxy}/metrics`)).toContain("# TYPE");
+  });
+
+  const interactive: { verb: string; method: string; path: string }[] = [
+    { verb: "logs", method: "GET", path: "log" },
+    { verb: "exec", method: "POST", path: "exec?command=sh&stdout=true" },
+    { verb: "attach", method: "POST", path: "attach?stdout=true" },
+    { verb: "port-forward", method: "POST", path: "portforward?ports=80" },
+  ];
+  for (const { verb, method, path } of interactive)
+    test(`kubectl ${verb} is told that it is not served here, and where to go`, async () => {
+      const error = await world.api
+        .request(method, `${world.podPath("a")}/${path}`, method === "POST" ? "" : undefined)
+        .catch((e: unknown) => e);
+      if (!(error instanceof ApiError)) throw new Error(`answered ${JSON.stringify(error)}`);
+      expect(error.code).toBe(501);
+      expect(error.message).toMatch(/SDK|preview/i);
+    });
+});
+
+/** Makes a service account that may get the named subresources of nodes, and returns a token of it. */
+async function serviceAccount(name: string, resources: string[] = []): Promise<string> {
+  await world.api.create(`${world.path}/serviceaccounts`, { metadata: { name } });
+  if (resources.length > 0) {
+    const role = `${world.name}-${name}`;
+    const rbac = "/apis/rbac.authorization.k8s.io/v1";
+    const rules = [{ apiGroups: [""], resources, verbs: ["get"] }];
+    await world.api.create(`${rbac}/clusterroles`, { metadata: { name: role }, rules });
+    await world.api.create(`${rbac}/clusterrolebindings`, {
+      metadata: { name: role },
+      roleRef: { apiGroup: "rbac.authorization.k8s.io", kind: "ClusterRole", name: role },
+      subjects: [{ kind: "ServiceAccount", name, namespace: world.name }],
+    });
+  }
+  const request = { apiVersion: "authentication.k8s.io/v1", kind: "TokenRequest", spec: {} };
+  const answer = await world.api.create<{ status: { token: string } }>(
+    `${world.path}/serviceaccounts/${name}/token`,
+    request,
+  );
+  return answer.status.token;
+}
