@@ -16,6 +16,7 @@ export {
 export { type Clock, systemClock } from "./clock.ts";
 export { fixedCredential } from "./credentials.ts";
 export { createDiscovery, type Discovery, type Lookup } from "./discovery.ts";
+export { createEventRecorder, type EventRecorder } from "./events.ts";
 export {
   type ClusterConfig,
   type ClusterResult,

@@ -1,0 +1,300 @@
+/** The daemon: one virtual Node in front of one sandboxd. Wires the parts; decides nothing itself. */
+import { resolve } from "node:path";
+import { type RunConfig, readTokenFile, type TokenFile, tokenFile } from "../lib/config/index.ts";
+import { createInventory } from "../lib/inventory/inventory.ts";
+import {
+  createDiscovery,
+  createEventRecorder,
+  createKubeClient,
+  loadCluster,
+  readBarePod,
+  readOwner,
+  readPod,
+  systemClock,
+  watch,
+} from "../lib/kube/index.ts";
+import { createLog, type Log } from "../lib/log/index.ts";
+import { createMetrics } from "../lib/metrics/metrics.ts";
+import { createNode, holderIdentity, readNodeInfo } from "../lib/node/index.ts";
+import { createEffects } from "../lib/pods/effects.ts";
+import { styleOf } from "../lib/pods/notes.ts";
+import { createPods } from "../lib/pods/pods.ts";
+import { createTelemetry } from "../lib/pods/telemetry.ts";
+import { splitKey } from "../lib/provider/pod.ts";
+import { applyChanges } from "../lib/provider/table.ts";
+import type { Change, Note } from "../lib/provider/types.ts";
+import { createSandboxd, hostOf, type Info } from "../lib/sandboxd/index.ts";
+import { openStore } from "../lib/state/index.ts";
+import { openSystemd } from "../lib/systemd/notify.ts";
+import { version } from "../lib/version.ts";
+import { exitDone, exitFailed } from "./verb.ts";
+
+/** How long a stopping daemon waits for what is in flight. */
+const DRAIN_MS = 10_000;
+/** How long it waits for its last log lines. */
+const FLUSH_MS = 2_000;
+
+/**
+ * Runs until SIGTERM or SIGINT. Anything that would keep it from serving is fatal before the Node registers.
+ *
+ * @returns the exit code
+ */
+export async function run(config: RunConfig): Promise<number> {
+  const log = createLog({ ...config.log, terminal: process.stdout.isTTY === true });
+  const fatal = async (message: string): Promise<number> => {
+    log.error(message);
+    await log.flush(FLUSH_MS);
+    return exitFailed;
+  };
+
+  const stopped = stopSignal(log);
+  const token = openToken(config, log);
+  if (token.ok === false) return fatal(token.reason);
+
+  const cluster = await loadCluster({
+    env: process.env,
+    kubeconfig: config.kube.kubeconfig,
+    context: config.kube.context,
+    onProblem: (why) => log.warn("a credential could not be renewed; the last good one is kept", { why }),
+  });
+  if (!cluster.ok) return fatal(cluster.message);
+
+  const opened = openStore({
+    path: resolve(config.statePath),
+    onTrouble: ({ kind, message }) => log.error(message, { kind }),
+  });
+  if (!opened.ok) return fatal(opened.message);
+  const { store } = opened;
+  for (const warning of store.warnings) log.warn(warning);
+
+  const metrics = createMetrics();
+  const telemetry = createTelemetry(metrics, () => pods.provider, Date.now);
+  const kube = createKubeClient({
+    ...cluster.cluster,
+    qps: config.kube.qps,
+    burst: config.kube.burst,
+    userAgent: `vk-sandbox/${version}`,
+    onRequest: telemetry.onRequest,
+  });
+  const discovery = createDiscovery(kube);
+  const sandboxd = createSandboxd({ url: config.sandboxd.url, token: () => token.file?.current() });
+
+  const events = createEventRecorder({
+    client: kube,
+    component: `${config.node.name}/pod-controller`,
+    disableNormal: !config.normalEvents,
+    onProblem: (why) => log.debug("a Kubernetes event was given up", { why }),
+  });
+
+  let info: Info | undefined;
+  const node = createNode({
+    kube,
+    spec: { ...config.node, kubeletPort: config.kubelet.listen.port, info: readNodeInfo(version) },
+    holder: holderIdentity({
+      nodeName: config.node.name,
+      parts: [readNodeInfo(version).machineID, resolve(config.statePath)],
+      pid: process.pid,
+    }),
+    async probe() {
+      refreshToken(token.file, log);
+      const health = await sandboxd.healthz();
+      if (!health.ok) return health;
+      const answer = await sandboxd.info();
+      if (answer.ok) {
+        info = answer.info;
+        node.setCapacity(info.draining ? "draining" : info.atCapacity ? "exhausted" : "available");
+      } else info = undefined;
+      return health;
+    },
+    notReadyAfterMs: config.node.notReadyAfterMs,
+    clock: systemClock,
+    random: Math.random,
+    log,
+    onLost: (holder) =>
+      stopped.stop(`another provider took over Node ${config.node.name}: ${holder}`, exitFailed),
+  });
+
+  function onNote(note: Note): void {
+    telemetry.onNote(note);
+    const { level, message, event } = styleOf(note);
+    const { kind, key, id, podUID, reason, cause } = note;
+    log[level](message, { kind, pod: key, claim: id, podUID, reason, cause });
+    if (event !== undefined) {
+      const pod = { apiVersion: "v1", kind: "Pod", ...splitKey(key), uid: podUID };
+      events.record(pod, event.type, event.reason, event.message);
+    }
+    if (cause === "draining") node.setCapacity("draining");
+    else if (cause === "max_claims" || cause === "no_warm_capacity") node.setCapacity("exhausted");
+  }
+
+  function commit(changes: Change[]): boolean {
+    const startedAt = performance.now();
+    const done = store.commit(changes);
+    telemetry.onCommit(performance.now() - startedAt, done.ok);
+    if (done.ok) applyChanges(store.table, changes);
+    else log.error("the claims table cannot be written", { why: done.why });
+    return done.ok;
+  }
+
+  const pods = createPods({
+    provider: {
+      nodeName: config.node.name,
+      renewLeases: config.renewLeases,
+      releaseSupersededAfterMs: config.releaseSupersededAfterMs,
+      rescheduleAfterMs: config.rescheduleAfterMs,
+      orphanScanMs: config.orphanScanIntervalMs,
+    },
+    table: store.table,
+    commit,
+    runEffect: createEffects({
+      kube,
+      sandboxd: { ...sandboxd, hostOf },
+      reads: {
+        owner: (namespace, owner) => readOwner(kube, discovery, namespace, owner),
+        barePod: (namespace, name) => readBarePod(kube, namespace, name),
+        pod: (namespace, name) => readPod(kube, namespace, name),
+      },
+      fallbackAddress: config.sandboxd.advertiseAddr,
+    }),
+    onNote,
+    onFault(error, event) {
+      telemetry.onFault();
+      log.error("a fault in vk-sandbox itself, please report it", { event: event.type, error });
+    },
+    onHandover: telemetry.onHandover,
+    onEffect: telemetry.onEffect,
+    clock: systemClock,
+    ticks: () => performance.now(),
+    random: Math.random,
+  });
+
+  const inventory = config.inventory.publish
+    ? createInventory({
+        kube,
+        nodeName: config.node.name,
+        advertiseAddr: config.sandboxd.advertiseAddr,
+        intervalMs: config.inventory.intervalMs,
+        list: () => sandboxd.list().then((answer) => (answer.ok ? answer.rows : undefined)),
+        pools: () => sandboxd.info().then((answer) => (answer.ok ? answer.info.pools : undefined)),
+        addressOf: (id) => {
+          for (const claim of pods.provider.claims()) if (claim.id === id) return claim.address;
+          return undefined;
+        },
+        nodeUid: node.uid,
+        clock: systemClock,
+        onSkipped: (why) => log.warn("the inventory was not published", { why }),
+      })
+    : undefined;
+
+  log.info("vk-sandbox starts", {
+    version,
+    node: config.node.name,
+    sandboxd: config.sandboxd.url,
+    cluster: cluster.cluster.source,
+    state: config.statePath,
+    claims: store.table.rows.size,
+    intents: store.table.intents.size,
+    releasing: store.table.releasing.size,
+  });
+
+  // sandboxd is asked about the rows on disk while the API server is being reached.
+  pods.start();
+  const acquired = await Promise.race([node.acquire(), stopped.promise]);
+  let podWatch: ReturnType<typeof watch> | undefined;
+  if (typeof acquired === "object" && "ok" in acquired) {
+    if (!acquired.ok) {
+      if ("message" in acquired) {
+        store.close();
+        return fatal(acquired.message);
+      }
+    } else {
+      node.start();
+      podWatch = watch({
+        client: kube,
+        path: "/api/v1/pods",
+        query: { fieldSelector: `spec.nodeName=${config.node.name}` },
+        onEvent: pods.onWatch,
+        onProblem: ({ message, attempt, retryInMs }) =>
+          log.warn("the Pod watch was interrupted", { why: message, attempt, retryInMs }),
+      });
+      inventory?.start();
+      const systemd = await openSystemd(process.env, process.pid);
+      node.registered().then(() => {
+        log.info("the Node is registered", { node: config.node.name });
+        systemd.notify("READY=1");
+      });
+      const beat =
+        systemd.watchdogMs > 0
+          ? setInterval(() => systemd.notify("WATCHDOG=1"), systemd.watchdogMs)
+          : undefined;
+      await stopped.promise;
+      clearInterval(beat);
+      systemd.notify("STOPPING=1");
+    }
+  }
+  const { reason, code } = await stopped.promise;
+  log.info("stopping", { reason, inFlight: pods.inFlight });
+  podWatch?.stop();
+  inventory?.stop();
+  const left = await pods.drain(DRAIN_MS);
+  if (left > 0)
+    log.warn("stopped with calls in flight; their intents are on disk and are settled at the next start", {
+      left,
+    });
+  node.stop();
+  events.stop();
+  kube.close();
+  const closed = store.close();
+  if (!closed.ok)
+    log.error("the claims table could not be compacted; its journal is complete", { why: closed.why });
+  log.info("stopped", { claims: store.table.rows.size });
+  await log.flush(FLUSH_MS);
+  return code;
+}
+
+/** Resolves at the first signal or internal reason to stop; a second signal ends the process at once. */
+function stopSignal(log: Log) {
+  const { promise, resolve: settle } = Promise.withResolvers<{ reason: string; code: number }>();
+  let asked = false;
+  const onSignal = (name: string) => {
+    if (asked) {
+      log.warn("a second signal: exiting at once", { signal: name });
+      log.flushSync();
+      process.exit(exitFailed);
+    }
+    asked = true;
+    settle({ reason: name, code: exitDone });
+  };
+  process.on("SIGTERM", () => onSignal("SIGTERM"));
+  process.on("SIGINT", () => onSignal("SIGINT"));
+  return {
+    promise,
+    stop(reason: string, code: number) {
+      asked = true;
+      log.error(reason);
+      settle({ reason, code });
+    },
+  };
+}
+
+type OpenToken = { ok: true; file: TokenFile | undefined } | { ok: false; reason: string };
+
+function openToken(config: RunConfig, log: Log): OpenToken {
+  const path = config.sandboxd.tokenFile;
+  if (path === undefined) return { ok: true, file: undefined };
+  const read = readTokenFile(path);
+  if (!read.ok) return read;
+  if (read.warning !== undefined) log.warn(read.warning);
+  log.redact(read.token);
+  return { ok: true, file: tokenFile(path, read.token) };
+}
+
+function refreshToken(file: TokenFile | undefined, log: Log): void {
+  const news = file?.refresh();
+  if (news === undefined || news.kind === "same") return;
+  if (news.kind === "failed")
+    return log.warn("the new token could not be read; the last one is kept", { why: news.reason });
+  log.redact(news.token);
+  if (news.warning !== undefined) log.warn(news.warning);
+  log.info("sandboxd's token was read again");
+}
