@@ -1,6 +1,6 @@
 /** The Node object: what we want it to say, what we read of it, and how the two differ. */
 import * as v from "valibot";
-import { ownLabels, parseQuantity, type Quantity } from "../config/index.ts";
+import { ownLabels, type Quantity } from "../config/index.ts";
 import type { NodeInfo } from "./machine.ts";
 
 export const providerTaintKey = "virtual-kubelet.io/provider";
@@ -50,7 +50,6 @@ export interface SeenNode {
   taints: Taint[];
   /** By type: status and lastTransitionTime. */
   conditions: Map<string, { status: string; lastTransitionTime: string }>;
-  capacity: Record<string, string>;
 }
 
 const textMap = v.record(v.string(), v.string());
@@ -78,7 +77,6 @@ const nodeSchema = v.object({
   ),
   status: v.nullish(
     v.object({
-      capacity: v.nullish(textMap),
       conditions: v.nullish(
         v.array(
           v.object({ type: v.string(), status: v.string(), lastTransitionTime: v.nullish(v.string()) }),
@@ -103,7 +101,6 @@ export function readNode(body: unknown, name: string): SeenNode | undefined {
     labels: metadata.labels ?? {},
     taints: spec?.taints ?? [],
     conditions,
-    capacity: status?.capacity ?? {},
   };
 }
 
@@ -167,15 +164,6 @@ export function taintCorrection(capacity: Capacity | undefined, seen: SeenNode):
 /** Capacity, which is allocatable too. */
 export function wantedCapacity(spec: NodeSpec): Record<string, string> {
   return { cpu: spec.cpu.text, memory: spec.memory.text, pods: spec.pods.text };
-}
-
-/** Whether someone changed the capacity. The API rewrites quantities (8192Gi, 8Ti), so values are compared. */
-export function capacityDiffers(spec: NodeSpec, seen: SeenNode): boolean {
-  const { cpu, memory, pods } = spec;
-  return Object.entries({ cpu, memory, pods }).some(([name, wanted]) => {
-    const parsed = parseQuantity(seen.capacity[name] ?? "");
-    return !parsed.ok || parsed.value.value !== wanted.value;
-  });
 }
 
 /** status of the Node, whole. */

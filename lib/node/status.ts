@@ -4,7 +4,6 @@ import type { Log } from "../log/index.ts";
 import {
   type Capacity,
   type Condition,
-  capacityDiffers,
   type NodeSpec,
   readNode,
   type SeenNode,
@@ -156,6 +155,8 @@ export function statusController(options: StatusOptions): StatusController {
   /** Everything that has to be true of the Node, in as few requests as it takes. Returns why it is not, or undefined. */
   const work = async (): Promise<string | undefined> => {
     let fresh: SeenNode | undefined;
+    // What changes from here on is posted by the next round.
+    dirty = false;
     if (!exists) {
       const made = await register.ensure(capacity, conditions);
       if (!made.ok) return made.why;
@@ -163,7 +164,6 @@ export function statusController(options: StatusOptions): StatusController {
       if (made.created) {
         log.info("registered the Node", { node: spec.name, uid: made.node.uid });
         fresh = made.node;
-        dirty = false;
       } else {
         log.info("adopted the Node that was there", { node: spec.name, uid: made.node.uid });
         for (const [type, seen] of made.node.conditions) since.set(type, seen);
@@ -171,7 +171,6 @@ export function statusController(options: StatusOptions): StatusController {
       remember(made.node);
     }
     if (fresh === undefined) {
-      dirty = false;
       const reply = await kube.request("PATCH", path, {
         body: statusPatch(spec, conditions()),
         contentType: strategicMergePatch,
@@ -179,7 +178,6 @@ export function statusController(options: StatusOptions): StatusController {
         timeoutMs: requestTimeoutMs,
       });
       if (!reply.ok) {
-        dirty = true;
         const why = describeFailure(reply);
         return reply.kind === "status" && reply.code === 404 ? lost(why) : why;
       }
@@ -187,7 +185,6 @@ export function statusController(options: StatusOptions): StatusController {
       if (fresh === undefined) return "the reply to the status is not this Node";
       remember(fresh);
     }
-    if (capacityDiffers(spec, fresh)) return "the API does not take over the Node's capacity";
     const corrected = await register.correct(fresh, capacity);
     if (!corrected.ok) return corrected.gone ? lost(corrected.why) : corrected.why;
     remember(corrected.node);
