@@ -435,32 +435,34 @@ function retryAfterHeader(value: string | null): number {
 }
 
 function networkFailure(error: unknown, method: string, url: string): KubeFailure {
+  return { ok: false, kind: "network", message: `${method} ${url}: ${connectionError(error)}` };
+}
+
+/** Why a connection failed, in words of ours where Bun's help nobody (or advise printing headers, token included). */
+export function connectionError(error: unknown): string {
   const code = error instanceof Error && "code" in error ? String(error.code) : "";
+  const known = connectionErrors[code];
+  if (known !== undefined) return known;
   const message = error instanceof Error ? error.message : String(error);
-  // Bun names the failure twice and advises an option that would print headers, token included.
   const said = message.replace(/ ?For more information, pass `verbose: true`.*$/s, "").trim();
-  const hint = hints[code] ?? "";
-  return {
-    ok: false,
-    kind: "network",
-    message: `${method} ${url}: ${said.startsWith(code) ? said : `${code} ${said}`}${hint}`,
-  };
+  return code === "" || said.startsWith(code) ? said : `${code} ${said}`;
 }
 
 const untrusted =
-  "; the server's certificate is not signed by the configured CA: check certificate-authority in the kubeconfig";
-const hints: Record<string, string> = {
+  "the server's certificate is not signed by the configured CA: check certificate-authority in the kubeconfig";
+const connectionErrors: Record<string, string> = {
   UNABLE_TO_VERIFY_LEAF_SIGNATURE: untrusted,
   SELF_SIGNED_CERT_IN_CHAIN: untrusted,
   DEPTH_ZERO_SELF_SIGNED_CERT: untrusted,
   UNABLE_TO_GET_ISSUER_CERT_LOCALLY: untrusted,
   UNABLE_TO_GET_ISSUER_CERT: untrusted,
-  CERT_HAS_EXPIRED: "; the server's certificate, or one above it, has expired",
+  CERT_HAS_EXPIRED: "the server's certificate, or one above it, has expired",
   ERR_TLS_CERT_ALTNAME_INVALID:
-    "; the server's certificate names another host: set tls-server-name in the kubeconfig or use a name it carries",
-  ECONNREFUSED: "; is the API server up, and is this its address?",
+    "the server's certificate names another host: set tls-server-name in the kubeconfig, or use a name it carries",
+  ECONNREFUSED: "connection refused: is the API server up, and is this its address?",
+  ECONNRESET: "the connection was closed before the whole answer came",
   FailedToOpenSocket:
-    "; the host name does not resolve, or the CA, client certificate or key is not PEM, or key and certificate do not belong together",
+    "no connection: the host name does not resolve, or CA, client certificate and key are not sound PEM that belongs together",
 };
 
 interface Deadline {

@@ -16,7 +16,13 @@ export {
 export { type Clock, systemClock } from "./clock.ts";
 export { fixedCredential } from "./credentials.ts";
 export { createDiscovery, type Discovery, type Lookup } from "./discovery.ts";
-export { createEventRecorder, type EventRecorder } from "./events.ts";
+export {
+  createEventRecorder,
+  type EventRecorder,
+  type EventRecorderOptions,
+  type EventStats,
+  type ObjectReference,
+} from "./events.ts";
 export {
   type ClusterConfig,
   type ClusterResult,

@@ -1,4 +1,4 @@
-import { describeFailure, type KubeClient, type KubeFailure } from "./client.ts";
+import { connectionError, describeFailure, type KubeClient, type KubeFailure } from "./client.ts";
 import { type Clock, fullJitter, pause, systemClock } from "./clock.ts";
 import { createLineSplitter, LineError } from "./lines.ts";
 import { parseStatus } from "./status.ts";
@@ -266,7 +266,7 @@ export function watch(options: WatchOptions): Watch {
           if (read.done) break;
           chunk = read.value;
         } catch (error) {
-          broken = error instanceof Error ? error.message : String(error);
+          broken = connectionError(error);
           break;
         }
         if (stopping.signal.aborted) break;
