@@ -125,7 +125,9 @@ export class Daemon {
 
   /** The last lines of the log, for a failure's message. */
   tail(lines = 30): string {
-    const state = this.running ? `runs (pid ${this.pid})` : "does not run";
+    const state = this.running
+      ? `runs (pid ${this.pid})`
+      : `does not run (exit code ${this.process?.exitCode}, signal ${this.process?.signalCode})`;
     return `daemon ${this.options.nodeName} ${state}; its last lines:\n${this.log.slice(-lines).join("\n")}`;
   }
 

@@ -113,7 +113,7 @@ test("a Pod deleted while its Sandbox lives leaves the VM to the replacement, wh
     first.metadata.annotations?.["sandbox.cocoonstack.io/claim-id"],
   );
   expect(second.status.podIP).toBe(first.status.podIP);
-  expect(world.granted("a")).toMatchObject([{ endedBy: undefined }]);
+  expect(world.fates("a")).toEqual(["lives"]);
 });
 
 test("the same Pod replaced ten times keeps one VM", async () => {
@@ -124,7 +124,7 @@ test("the same Pod replaced ten times keeps one VM", async () => {
     await world.api.delete(world.podPath("a"), round % 2 === 0 ? {} : { gracePeriodSeconds: 0 });
     pod = await world.running("a", pod);
   }
-  expect(world.granted("a")).toMatchObject([{ endedBy: undefined }]);
+  expect(world.fates("a")).toEqual(["lives"]);
 });
 
 test("a deleted Sandbox releases its VM, and the Pod object goes at once", async () => {
@@ -166,7 +166,7 @@ test("a Sandbox recreated under the same name gets a fresh VM, and the old one i
   expect(others).toEqual([]);
   expect(second.metadata.annotations?.["sandbox.cocoonstack.io/claim-id"]).toBe(fresh?.id ?? "");
   await world.released(old?.id ?? "");
-  expect(world.granted("a")[1]?.endedBy).toBeUndefined();
+  expect(world.fates("a")[1]).toBe("lives");
 });
 
 test("a Pod whose Sandbox was orphaned runs on, and its VM ends with the Pod", async () => {
@@ -176,7 +176,7 @@ test("a Pod whose Sandbox was orphaned runs on, and its VM ends with the Pod", a
   await world.api.delete(world.sandboxPath("a"), { propagationPolicy: "Orphan" });
   await world.gone(world.sandboxPath("a"));
   expect((await world.pod("a"))?.metadata.uid).toBe(pod.metadata.uid ?? "");
-  expect(world.granted("a")).toMatchObject([{ endedBy: undefined }]);
+  expect(world.fates("a")).toEqual(["lives"]);
 
   await world.api.delete(world.podPath("a"));
   await world.gone(world.podPath("a"));

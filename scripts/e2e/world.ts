@@ -308,6 +308,11 @@ export class World implements AsyncDisposable {
     return this.sandboxd.control.history().filter((vm) => vm.claimRef === `${this.name}/${name}`);
   }
 
+  /** What became of each of them: "lives", or how it ended. */
+  fates(name: string): string[] {
+    return this.granted(name).map((vm) => vm.endedBy ?? "lives");
+  }
+
   /** The VMs that live. */
   living() {
     return this.sandboxd.control.history().filter((vm) => vm.endedBy === undefined);
@@ -348,7 +353,10 @@ export class World implements AsyncDisposable {
 
   async [Symbol.asyncDispose](): Promise<void> {
     const log = this.daemons.flatMap((d) => d.log);
-    const refused = this.requests().filter((r) => r.responseStatus?.code === 403);
+    const refused = this.requests().filter(
+      // Not those that admission forbade: nothing can be created in a namespace that is being deleted.
+      (r) => r.annotations?.["authorization.k8s.io/decision"] === "forbid",
+    );
     await this.remove();
     const leaked = log.find((line) => this.secrets.some((secret) => line.includes(secret)));
     if (leaked !== undefined) throw new Error(`the daemon logged a credential: ${leaked}`);
@@ -382,6 +390,7 @@ export interface AuditEntry {
   requestURI: string;
   user: { username: string };
   responseStatus?: { code?: number };
+  annotations?: Record<string, string>;
 }
 
 /** A condition of a Pod or Node. */
