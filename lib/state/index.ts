@@ -1,6 +1,7 @@
 /** The claims table on disk. */
 
 export type { StateFs } from "./fs.ts";
+export { realFs } from "./fs.ts";
 export type { Holder, OpenFault, Refused } from "./place.ts";
 export { recordedHolder } from "./place.ts";
 export type { ReadOnlyTable, ShownRow } from "./readonly.ts";
