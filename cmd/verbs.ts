@@ -9,6 +9,10 @@ export interface VerbEntry {
 
 /** All verbs but `run` and `help`, which main.ts knows itself. In the order of help. */
 export const verbs: Readonly<Record<string, VerbEntry>> = {
+  doctor: {
+    summary: "Check host, state, sandboxd and cluster; changes nothing.",
+    load: () => import("./doctor.ts").then((m) => m.doctor),
+  },
   version: {
     summary: "Print version, commit and build date.",
     load: () => import("./version.ts").then((m) => m.version),
