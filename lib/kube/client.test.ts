@@ -24,7 +24,7 @@ function serve(answer: Answer, options: Partial<KubeClientOptions> = {}): TestSe
   return server;
 }
 
-/** A server that answers each request with these bytes, and closes when they are `null`. */
+/** A server that answers each request with these bytes: "" says nothing, null drops the connection. */
 async function rawServer(reply: (request: string, connection: number, nth: number) => string | null) {
   let connections = 0;
   const sockets = new Set<Socket>();
@@ -37,6 +37,7 @@ async function rawServer(reply: (request: string, connection: number, nth: numbe
     socket.on("data", (data) => {
       nth += 1;
       const bytes = reply(data.toString(), own, nth);
+      if (bytes === "") return;
       if (bytes === null) socket.destroy();
       else
         socket.write(
@@ -232,6 +233,20 @@ test("no whole answer in time is a timeout, before the headers and after", async
     expect(reply).toEqual({ ok: false, kind: "timeout", message: "no whole answer within 50 ms" });
   }
   expect(seen).toHaveLength(2);
+});
+
+test("after a timeout no idle connection is trusted: the next request opens its own", async () => {
+  // Two connections whose other end went away without a word after the first answer.
+  const server = await rawServer((_request, connection, nth) => (connection <= 2 && nth > 1 ? "" : okReply));
+  const client = clientOf(server.url);
+  const first = await Promise.all([client.request("GET", "/1"), client.request("GET", "/2")]);
+  expect(first.map((reply) => reply.ok)).toEqual([true, true]);
+  expect(server.connections()).toBe(2);
+  expect(await client.request("PUT", "/lease", { body: {}, timeoutMs: 50 })).toMatchObject({
+    kind: "timeout",
+  });
+  expect((await client.request("PUT", "/lease", { body: {} })).ok).toBe(true);
+  expect(server.connections()).toBe(3);
 });
 
 test("a caller's signal ends the request", async () => {

@@ -219,7 +219,11 @@ export function createKubeClient(options: KubeClientOptions): KubeClient {
       if (settings.as === "text") return { ok: true, status: code, body: text };
       return parseBody(code, text, method, url);
     } catch (error) {
-      return deadline.failure() ?? networkFailure(error, method, url);
+      const failure = deadline.failure() ?? networkFailure(error, method, url);
+      // A silent server may have gone without a word; its other idle connections would cost a timeout each,
+      // and a lease cannot wait for many.
+      if (failure.kind === "timeout") session?.close();
+      return failure;
     } finally {
       deadline.end();
       onRequest(verb, code, clock.now() - startedMs);
@@ -475,6 +479,7 @@ interface Deadline {
   disarm(): void;
 }
 
+/** A deadline on the injected clock, joined with the caller's signal. */
 function withDeadline(clock: Clock, timeoutMs: number, outer: AbortSignal | undefined): Deadline {
   const controller = new AbortController();
   let late = false;

@@ -6,12 +6,11 @@ export interface Clock {
   after(delayMs: number, run: () => void): () => void;
 }
 
-/** The machine's own clock. Its timers do not keep the process alive. */
+/** The machine's own clock. A timer keeps the process alive until it ran or was taken back: whoever waits, waits. */
 export const systemClock: Clock = {
   now: Date.now,
   after(delayMs, run) {
     const timer = setTimeout(run, delayMs);
-    timer.unref();
     return () => clearTimeout(timer);
   },
 };

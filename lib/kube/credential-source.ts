@@ -186,7 +186,7 @@ function text(what: string, material: Material, pem: string): string {
     where = `${what} ${material.file}`;
     const stat = statOf(material.file);
     if (stat === "ENOENT") {
-      throw new Error(`${where} does not exist: put it there, or correct the path in the kubeconfig`);
+      throw new Error(`${where} does not exist: put it there, or correct its path`);
     }
     if (typeof stat === "string") throw new Error(`${where} cannot be read (${stat}): check its permissions`);
     if (stat.size > fileBytesMax) throw new Error(`${where} is larger than ${fileBytesMax} bytes`);
