@@ -26,10 +26,13 @@ export type Fault =
   /** The call is carried out and the process dies before it hears of it. */
   | { die: "after" };
 
-/** What a power cut leaves of the unsynced: a number of bytes of a file's tail, or of the directory's latest operations. */
+/**
+ * What a power cut leaves of the unsynced: how many bytes of a file's tail, and which of the operations on a
+ * directory's names, the oldest having index 0. POSIX promises no order among those.
+ */
 export interface PowerCutKeep {
   bytes?: (path: string, unsynced: number) => number;
-  names?: (directory: string, unsynced: number) => number;
+  names?: (directory: string, index: number, unsynced: number) => boolean;
 }
 
 /** A process on the disk. After its death every call fails with EDEAD and changes nothing. */
@@ -72,6 +75,8 @@ interface Node {
   length: number;
   /** What a power cut leaves. Shares `data`'s bytes as long as those are only appended to. */
   synced: Uint8Array;
+  /** When `synced` was asked for: a sync that is carried out late must not undo a newer one. */
+  syncedAt: number;
 }
 
 interface Descriptor {
@@ -88,6 +93,7 @@ function fail(code: string): FsError {
 /** A disk with nothing on it but the root directory. */
 export function createFakeDisk(): FakeDisk {
   let nextIno = 1;
+  let clock = 0;
   let names = new Map<string, Node>();
   /** The names a power cut leaves, and what has been done to them since, by directory. */
   let syncedNames = new Map<string, Node>();
@@ -124,6 +130,7 @@ export function createFakeDisk(): FakeDisk {
         data,
         length: data.length,
         synced: data,
+        syncedAt: 0,
       };
       names.set(path, node);
       syncedNames.set(path, node);
@@ -140,7 +147,7 @@ export function createFakeDisk(): FakeDisk {
 
   function directoryNode(mode: number, uid: number): Node {
     const none = new Uint8Array();
-    return { ino: nextIno++, kind: "directory", mode, uid, data: none, length: 0, synced: none };
+    return { ino: nextIno++, kind: "directory", mode, uid, data: none, length: 0, synced: none, syncedAt: 0 };
   }
 
   function detachDirectory(path: string): () => void {
@@ -157,8 +164,9 @@ export function createFakeDisk(): FakeDisk {
   function powerCut(keep: PowerCutKeep = {}): void {
     for (const process of [...processes]) process.die();
     for (const [directory, operations] of unsynced) {
-      const kept = keep.names?.(directory, operations.length) ?? 0;
-      for (const operation of operations.slice(0, kept)) operation(syncedNames);
+      for (const [index, operation] of operations.entries()) {
+        if (keep.names?.(directory, index, operations.length)) operation(syncedNames);
+      }
     }
     unsynced.clear();
     names = new Map(syncedNames);
@@ -188,9 +196,13 @@ export function createFakeDisk(): FakeDisk {
     else pending.push(operation);
   }
 
-  function syncDirectory(path: string, count: number): void {
-    const pending = unsynced.get(path) ?? [];
-    for (const operation of pending.splice(0, count)) operation(syncedNames);
+  function syncDirectory(path: string, asked: Set<NameOperation>): void {
+    const rest: NameOperation[] = [];
+    for (const operation of unsynced.get(path) ?? []) {
+      if (asked.has(operation)) operation(syncedNames);
+      else rest.push(operation);
+    }
+    unsynced.set(path, rest);
   }
 
   function append(node: Node, data: Uint8Array): void {
@@ -287,12 +299,15 @@ export function createFakeDisk(): FakeDisk {
 
     function capture({ node, path }: Descriptor): () => void {
       if (node.kind === "directory") {
-        const count = unsynced.get(path)?.length ?? 0;
-        return () => syncDirectory(path, count);
+        const asked = new Set(unsynced.get(path));
+        return () => syncDirectory(path, asked);
       }
       const { data, length } = node;
+      const askedAt = ++clock;
       return () => {
+        if (askedAt < node.syncedAt) return;
         node.synced = data.subarray(0, length);
+        node.syncedAt = askedAt;
       };
     }
 
@@ -319,6 +334,7 @@ export function createFakeDisk(): FakeDisk {
               data: new Uint8Array(),
               length: 0,
               synced: new Uint8Array(),
+              syncedAt: 0,
             };
             change(parent(path), (map) => map.set(path, made));
             node = made;
