@@ -108,7 +108,10 @@ test("every verb has a page, and is declared under the name it is listed by", as
   for (const [name, entry] of Object.entries(verbs)) {
     expect(await renderHelp(name, 100)).toContain(`vk-sandbox ${name}`);
     const { command } = await entry.load();
-    expect(command.meta).toMatchObject({ name, description: expect.stringMatching(/\.$/) });
+    const { name: declared, description } = (await command.meta) as { name: string; description: string };
+    expect(declared).toBe(name);
+    // It may say more than the list has room for.
+    expect(description).toEndWith(".");
   }
 });
 
