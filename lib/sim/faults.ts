@@ -30,7 +30,10 @@ export interface Fault {
   effect: FaultEffect;
   /** Carry the request out first, then spoil the answer: a lost reply. Default false. */
   after?: boolean;
-  /** How many requests it hits; 0 = until cleared. Default 1. */
+  /**
+   * How many requests it hits; 0 = until cleared. Default 1. Mind that Bun's fetch silently repeats a GET once when a
+   * connection it had used before breaks: a single `reset` of a GET may go unnoticed. It never repeats a POST.
+   */
   count?: number;
   /** How many matching requests pass unharmed first. Default 0. */
   skip?: number;
