@@ -1,4 +1,5 @@
 /** The daemon: one virtual Node in front of one sandboxd. Wires the parts; decides nothing itself. */
+import { readFileSync } from "node:fs";
 import { resolve } from "node:path";
 import { type RunConfig, readTokenFile, type TokenFile, tokenFile } from "../lib/config/index.ts";
 import { createInventory } from "../lib/inventory/inventory.ts";
@@ -13,12 +14,14 @@ import {
   systemClock,
   watch,
 } from "../lib/kube/index.ts";
+import { createKubelet } from "../lib/kubelet/index.ts";
 import { createLog, type Log } from "../lib/log/index.ts";
 import { createMetrics } from "../lib/metrics/metrics.ts";
 import { createNode, holderIdentity, readNodeInfo } from "../lib/node/index.ts";
 import { createEffects } from "../lib/pods/effects.ts";
 import { styleOf } from "../lib/pods/notes.ts";
 import { createPods } from "../lib/pods/pods.ts";
+import { createStats } from "../lib/pods/stats.ts";
 import { createTelemetry } from "../lib/pods/telemetry.ts";
 import { splitKey } from "../lib/provider/pod.ts";
 import { applyChanges } from "../lib/provider/table.ts";
@@ -168,6 +171,40 @@ export async function run(config: RunConfig): Promise<number> {
     random: Math.random,
   });
 
+  const stats = createStats({
+    nodeName: config.node.name,
+    provider: () => pods.provider,
+    memoryOf: async (id) => {
+      const answer = await sandboxd.stats(id);
+      if (!answer.ok) return undefined;
+      const { memUsedBytes, memTotalBytes, measuredAtMs } = answer.stats;
+      return { usedBytes: memUsedBytes, totalBytes: memTotalBytes, measuredAtMs };
+    },
+    hostCpuSeconds,
+    now: Date.now,
+    startedAtMs: Date.now(),
+  });
+  const kubelet = createKubelet({
+    ...config.kubelet,
+    nodeName: config.node.name,
+    nodeIP: config.node.ip,
+    kube,
+    content: {
+      pods: stats.pods,
+      runningPods: stats.runningPods,
+      stats: stats.summary,
+      metrics: metrics.text,
+      resourceMetrics: stats.resourceMetrics,
+    },
+    clock: systemClock,
+    log,
+  });
+  const listening = await kubelet.start();
+  if (!listening.ok) {
+    store.close();
+    return fatal(listening.message);
+  }
+
   const inventory = config.inventory.publish
     ? createInventory({
         kube,
@@ -236,6 +273,7 @@ export async function run(config: RunConfig): Promise<number> {
   log.info("stopping", { reason, inFlight: pods.inFlight });
   podWatch?.stop();
   inventory?.stop();
+  kubelet.stop();
   const left = await pods.drain(DRAIN_MS);
   if (left > 0)
     log.warn("stopped with calls in flight; their intents are on disk and are settled at the next start", {
@@ -275,6 +313,19 @@ function stopSignal(log: Log) {
       settle({ reason, code });
     },
   };
+}
+
+/** CPU time this host has spent on anything but idling, from /proc/stat (proc(5): user to steal, in ticks of 10 ms). */
+function hostCpuSeconds(): number | undefined {
+  try {
+    const [first = ""] = readFileSync("/proc/stat", "latin1").split("\n", 1);
+    const ticks = first.split(/\s+/).slice(1, 9).map(Number);
+    const [user = 0, nice = 0, system = 0, , , irq = 0, softirq = 0, steal = 0] = ticks;
+    const sum = user + nice + system + irq + softirq + steal;
+    return Number.isFinite(sum) && sum > 0 ? sum / 100 : undefined;
+  } catch {
+    return undefined;
+  }
 }
 
 type OpenToken = { ok: true; file: TokenFile | undefined } | { ok: false; reason: string };
