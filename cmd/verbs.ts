@@ -13,6 +13,10 @@ export const verbs: Readonly<Record<string, VerbEntry>> = {
     summary: "Check host, state, sandboxd and cluster; changes nothing.",
     load: () => import("./doctor.ts").then((m) => m.doctor),
   },
+  demo: {
+    summary: "Show the main job step by step on built-in stand-ins, or on a real cluster.",
+    load: () => import("./demo.ts").then((m) => m.demo),
+  },
   version: {
     summary: "Print version, commit and build date.",
     load: () => import("./version.ts").then((m) => m.version),
