@@ -258,11 +258,14 @@ function send(response: http.ServerResponse, reply: SimReply): void {
   });
 }
 
-/** Resets the connection; a TLS socket, which cannot be reset, is closed without a goodbye. */
+/** Resets the connection. A TLS one is closed without a goodbye instead: Bun cannot reset it. */
 function breakSocket(socket: Socket | null): void {
   if (!socket) return;
-  if (typeof socket.resetAndDestroy === "function") socket.resetAndDestroy();
-  else socket.destroy();
+  try {
+    socket.resetAndDestroy();
+  } catch {
+    socket.destroy();
+  }
 }
 
 /** The reply of a call: JSON. */
