@@ -34,6 +34,8 @@ import { exitDone, exitFailed } from "./verb.ts";
 
 /** How long a stopping daemon waits for what is in flight. */
 const DRAIN_MS = 10_000;
+/** Period of the one timer that keeps the process alive. */
+const KEEP_ALIVE_MS = 3_600_000;
 /** How long it waits for its last log lines. */
 const FLUSH_MS = 2_000;
 
@@ -50,6 +52,9 @@ export async function run(config: RunConfig): Promise<number> {
     return exitFailed;
   };
 
+  // Every other timer is unref'd, and a burst of concurrent fetches can leave Bun's event loop believing that
+  // nothing is pending: the process then ends with code 0 in the middle of its work (seen with 200 Pods at once).
+  setInterval(() => {}, KEEP_ALIVE_MS);
   const stopped = stopSignal(log);
   const token = openToken(config, log);
   if (token.ok === false) return fatal(token.reason);
