@@ -3,25 +3,27 @@
  */
 
 /** How a request is spoiled. All but `delay`, `stale`, `truncate` and `cut` replace the answer. */
-export type FaultEffect =
+const effects = [
   /** Answer `status` with `body` and `headers`. */
-  | "status"
+  "status",
   /** Accept and never answer. */
-  | "hang"
-  /** TCP reset without an answer. */
-  | "reset"
+  "hang",
+  /** TCP reset without an answer; over TLS the connection is closed without a goodbye. */
+  "reset",
   /** Answer 200 with a body that is not JSON. */
-  | "garbage"
+  "garbage",
   /** The answer's status with an empty body. */
-  | "empty"
+  "empty",
   /** Promise the whole body, send a part of it, close the connection. */
-  | "truncate"
+  "truncate",
   /** Send a part of the body as if it were the whole: well-framed HTTP, broken JSON. */
-  | "cut"
+  "cut",
   /** Answer properly, `delayMs` late. */
-  | "delay"
+  "delay",
   /** Answer a read from the state as it was when the fault was added. */
-  | "stale";
+  "stale",
+] as const;
+export type FaultEffect = (typeof effects)[number];
 
 /** A fault as tests and the remote control give it. Plain JSON. */
 export interface Fault {
@@ -62,7 +64,7 @@ export interface ActiveFault<Frozen> extends FaultState {
 }
 
 export interface Faults<Frozen> {
-  /** Takes a fault and returns its id. Throws on a pattern that is no regular expression. */
+  /** Takes a fault and returns its id. Throws on a pattern that is no regular expression, and an unknown effect. */
   add(fault: Fault): number;
   list(): FaultState[];
   /** Removes one fault, or all. */
@@ -79,8 +81,8 @@ export function createFaults<Frozen>(freeze?: () => Frozen): Faults<Frozen> {
   let nextId = 1;
   return {
     add(fault) {
-      if (typeof fault?.match !== "string" || typeof fault.effect !== "string")
-        throw new Error("a fault needs match (a regular expression) and effect");
+      if (typeof fault?.match !== "string" || !effects.includes(fault.effect))
+        throw new Error(`a fault needs match (a regular expression) and effect (${effects.join(", ")})`);
       if (fault.effect === "stale" && !freeze) throw new Error("this stand-in has no stale answers");
       const id = nextId++;
       const frozen = fault.effect === "stale" ? freeze?.() : undefined;

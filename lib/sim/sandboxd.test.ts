@@ -415,6 +415,7 @@ describe("faults", () => {
     const sandboxd = await start();
     expect(() => sandboxd.control.fault({ match: "(", effect: "hang" })).toThrow();
     expect(() => sandboxd.control.fault(JSON.parse('{"effect":"hang"}'))).toThrow("match");
+    expect(() => sandboxd.control.fault(JSON.parse('{"match":"x","effect":"hung"}'))).toThrow("hang, reset");
   });
 });
 
@@ -505,6 +506,17 @@ describe("restarts", () => {
     await remote("restart");
     // The answer comes first; the restart has happened once the new server answers.
     while ((await remote("pools").catch(() => undefined)) === undefined) await Bun.sleep(1);
+
+    // SIGHUP is a restart too: what is in flight dies with it.
+    await remote("fault", { match: "claim", effect: "hang" });
+    const hanging = claim(first).then(
+      () => "answered",
+      () => "died",
+    );
+    while (((await remote("faults")) as { hits: number }[]).at(-1)?.hits !== 1) await Bun.sleep(1);
+    first.child.kill("SIGHUP");
+    expect(await hanging).toBe("died");
+
     first.child.kill("SIGKILL");
     await first.child.exited;
     const second = await run(new URL(first.url).port);
