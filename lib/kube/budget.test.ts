@@ -41,14 +41,23 @@ test("beyond the burst requests start in the order they came, one each 1/qps", a
   expect(clock.timers).toBe(0);
 });
 
-test("a newcomer never overtakes those who wait", () => {
-  const { clock, budget } = setup({ burst: 1 });
+test("a newcomer never overtakes those who wait, although a token has come before the timer ran", async () => {
+  let nowMs = 1_000;
+  const budget = createBudget({
+    qps: 10,
+    burst: 1,
+    inFlightMax: 100,
+    waitingMax: 3,
+    clock: { now: () => nowMs, after: () => () => {} },
+  });
   budget.take();
-  const first = budget.take();
-  clock.advance(50);
-  expect(first).toBeInstanceOf(Promise);
-  expect(budget.take()).toBeInstanceOf(Promise);
-  expect(budget.waiting).toBe(2);
+  const order: string[] = [];
+  const first = budget.take()?.then(() => order.push("first"));
+  nowMs += 100;
+  const second = budget.take()?.then(() => order.push("second"));
+  expect(second).toBeInstanceOf(Promise);
+  await first;
+  expect(order).toEqual(["first"]);
 });
 
 test("one more than may wait is turned away", async () => {
@@ -100,6 +109,24 @@ test("after a hold nothing starts before its end, and then not in a burst", asyn
   await Promise.all(waits);
   expect(admitted).toEqual([1, 2, 3]);
 });
+
+for (const held of [false, true]) {
+  test(`a wall clock that is set back ${held ? "during a hold " : ""}does not stop the budget`, () => {
+    let nowMs = 100_000_000;
+    const { after } = fakeClock();
+    const clock = { now: () => nowMs, after };
+    const budget = createBudget({ qps: 10, burst: 1, inFlightMax: 100, waitingMax: 3, clock });
+    if (held) budget.hold(nowMs + 50_000);
+    else budget.take();
+    nowMs -= 3_600_000;
+    void budget.take();
+    expect(budget.waiting).toBe(1);
+    nowMs += 200;
+    // One token came in that time, for the one that waits.
+    budget.done();
+    expect(budget.waiting).toBe(0);
+  });
+}
 
 test("a queue that was long is served to its end", async () => {
   const { clock, budget } = setup({ qps: 1000, burst: 1, waitingMax: 5000, inFlightMax: 10_000 });

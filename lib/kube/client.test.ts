@@ -388,6 +388,19 @@ test("a 401 makes the client look for a newer credential and send the request ag
   expect(credentials.rejections).toBe(2);
 });
 
+test("a source that has a new credential after each 401 does not make the client try for ever", async () => {
+  let version = 0;
+  const credentials: CredentialSource = {
+    current: () => ({ authorization: `Bearer ${version}`, tls: {} }),
+    rejected() {
+      version += 1;
+    },
+  };
+  const server = serve(() => statusResponse(401, "Unauthorized"), { credentials });
+  expect(await server.client.request("GET", "/x")).toMatchObject({ ok: false, code: 401 });
+  expect(server.seen).toHaveLength(2);
+});
+
 test("no credential is a failure that says why, and nothing is sent", async () => {
   const server = serve(() => Response.json({}), {
     credentials: { current: async () => ({ why: "exec plugin x failed" }), rejected() {} },

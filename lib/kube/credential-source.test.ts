@@ -32,6 +32,15 @@ test("files are looked at now and then, and a file that did not change keeps the
   expect(source.current()).toBe(first);
 });
 
+test("a file that was written anew with the same content keeps the very same credential", () => {
+  const clock = fakeClock();
+  const source = createCredentialSource({ token: { file: write("token", "t1") } }, { clock });
+  const first = source.current();
+  write("token", "t1\n");
+  clock.advance(fileCheckMs);
+  expect(source.current()).toBe(first);
+});
+
 test("a token that rotates leaves the TLS material, and with it the connections, alone", () => {
   const clock = fakeClock();
   const ca = write("ca", pem("CERTIFICATE", "a"));
@@ -197,8 +206,11 @@ test("after a 401 the plugin is run again, but not again and again", async () =>
   source.rejected(first);
   expect(await source.current()).toMatchObject({ authorization: "Bearer t2" });
   expect(state.runs).toBe(2);
+  // A late 401 to the old credential says nothing about the new one.
+  clock.advance(execRetryMs);
   source.rejected(first);
-  expect(await source.current()).toMatchObject({ authorization: "Bearer t2" });
+  expect(source.current()).toMatchObject({ authorization: "Bearer t2" });
+  expect(state.runs).toBe(2);
 });
 
 function script(body: string): ExecPlugin {

@@ -1,5 +1,6 @@
 import { afterEach, expect, test } from "bun:test";
 import {
+  cacheEntriesMax,
   createEventRecorder,
   type EventRecorder,
   type EventRecorderOptions,
@@ -20,7 +21,7 @@ afterEach(() => {
 });
 
 function setup(answer: Answer = () => Response.json({}), options: Partial<EventRecorderOptions> = {}) {
-  server = testServer(answer);
+  server = testServer(answer, { qps: 100_000, burst: 100_000 });
   const clock = fakeClock(Date.parse("2026-01-02T03:04:05.678Z"));
   recorder = createEventRecorder({
     client: server.client,
@@ -194,6 +195,41 @@ test("a server in trouble is tried again", async () => {
   }
   expect(server.seen.map(short)).toEqual(["create 1 m", "create 1 m", "create 1 m"]);
   expect(recorder.stats).toMatchObject({ sent: 1, failed: 0 });
+});
+
+test("an answer that was lost on its way is not an event given up", async () => {
+  const { server, recorder, clock } = setup();
+  server.answer = () =>
+    server.seen.length === 1
+      ? new Response("", { status: 502 })
+      : statusResponse(409, "AlreadyExists", { kind: "events" });
+  recorder.record(pod, "Warning", "R", "m");
+  let done = false;
+  void recorder.idle().then(() => {
+    done = true;
+  });
+  while (!done) {
+    clock.advance(0);
+    await new Promise((resolve) => setImmediate(resolve));
+  }
+  server.answer = () => Response.json({});
+  recorder.record(pod, "Warning", "R", "m");
+  await recorder.idle();
+  expect(server.seen.map(short)).toEqual(["create 1 m", "create 1 m", "patch 2 m"]);
+  expect(recorder.stats.failed).toBe(0);
+});
+
+test("what is remembered is bounded: an object long out of sight begins anew", async () => {
+  const { server, recorder } = setup();
+  recorder.record(pod, "Warning", "R", "m");
+  for (let n = 0; n < cacheEntriesMax; n += 1) {
+    recorder.record({ ...pod, name: `p${n}`, uid: `u${n}` }, "Warning", "R", "m");
+    if (n % 500 === 0) await recorder.idle();
+  }
+  await recorder.idle();
+  recorder.record(pod, "Warning", "R", "m");
+  await recorder.idle();
+  expect(server.seen.at(-1)?.method).toBe("POST");
 });
 
 test("recording never waits: a full queue drops what is new and counts it", async () => {

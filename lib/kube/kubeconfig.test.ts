@@ -154,11 +154,12 @@ test("KUBECONFIG with several files: the first to say something wins, missing fi
     }),
   );
   file("sub/d.crt", certificate);
-  const env = { KUBECONFIG: `${join(dir, "missing")}::${a}:${b}` };
+  const c = file("c", JSON.stringify({ "current-context": "elsewhere" }));
+  const env = { KUBECONFIG: `${join(dir, "missing")}::${a}:${b}:${c}` };
   const first = await loadCluster({ env });
   expect(first).toMatchObject({
     ok: true,
-    cluster: { context: "there", server: "https://kube.example:6443", source: `${a}:${b}` },
+    cluster: { context: "there", server: "https://kube.example:6443", source: `${a}:${b}:${c}` },
   });
   // A relative path is relative to the file that has it.
   expect(await loadCluster({ env, context: "other" })).toMatchObject({
@@ -441,6 +442,12 @@ echo '{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","s
     },
   });
   expect([argument, extra]).toEqual(["arg one", "e"]);
+});
+
+test("a token beats an exec plugin, which is not run then", async () => {
+  const exec = { apiVersion: "client.authentication.k8s.io/v1", command: "no-such-plugin-here" };
+  const cluster = await good(config({ user: { exec } }));
+  expect(await cluster.credentials.current()).toMatchObject({ authorization: `Bearer ${token}` });
 });
 
 test("proxy-url beats the proxy variables", async () => {

@@ -10,8 +10,8 @@ const resources = {
   kind: "APIResourceList",
   groupVersion: "agents.x-k8s.io/v1beta1",
   resources: [
-    { name: "sandboxes", kind: "Sandbox", namespaced: true },
     { name: "sandboxes/status", kind: "Sandbox", namespaced: true },
+    { name: "sandboxes", kind: "Sandbox", namespaced: true },
   ],
 };
 function sandbox(extra: Record<string, unknown> = {}, metadata: Record<string, unknown> = {}) {

@@ -445,6 +445,54 @@ test("a server that stays silent again and again (restored from a backup) is lis
   expect((await server.next()).query.get("sendInitialEvents")).toBe("true");
 });
 
+test("a server that says something before each silence is not listed anew", async () => {
+  const clock = fakeClock();
+  const server = standIn();
+  const { seen, watched } = begin(server, { clock, silenceMs: 1_000 });
+  (await server.next()).send(bookmark("9", true));
+  await seen.count(2);
+  clock.advance(1_000);
+  for (let n = 1; n <= 5; n += 1) {
+    const next = await server.next();
+    expect(next.query.get("resourceVersion")).not.toBeNull();
+    next.send(bookmark(String(9 + n)));
+    await until(() => watched.stats.bookmarks === 1 + n);
+    clock.advance(1_000);
+  }
+  expect(watched.stats).toMatchObject({ silences: 6, relists: 1 });
+});
+
+test("silence is seen although the wall clock was set back", async () => {
+  const { now, ...fake } = fakeClock();
+  let backMs = 0;
+  const clock = { ...fake, now: () => now() - backMs };
+  const server = standIn();
+  const { seen, watched } = begin(server, { clock, silenceMs: 1_000 });
+  (await server.next()).send(bookmark("9", true));
+  await seen.count(2);
+  backMs = 3_600_000;
+  clock.advance(1_000);
+  clock.advance(1_000);
+  expect((await server.next()).query.get("resourceVersion")).toBe("9");
+  expect(watched.stats.silences).toBe(1);
+});
+
+for (const [code, reason, message] of [
+  [400, "BadRequest", "Invalid value: resourceVersion"],
+  [504, "Timeout", "Too large resource version: 9, current: 3"],
+] as const) {
+  test(`a server that does not know our resourceVersion (${message}) is listed anew`, async () => {
+    const server = standIn();
+    const { seen } = begin(server);
+    const first = await server.next();
+    first.send(bookmark("9", true));
+    await seen.count(2);
+    first.end();
+    (await server.next()).reply(code, status(code, reason, message));
+    expect((await server.next()).query.get("sendInitialEvents")).toBe("true");
+  });
+}
+
 test("a streaming list without end is given up for list and watch", async () => {
   const clock = fakeClock();
   const server = standIn();
@@ -520,8 +568,8 @@ test("stop while waiting for a retry ends the watch", async () => {
 test("what onEvent throws is not taken for garbage: it ends the watch", async () => {
   const server = standIn();
   const { watched } = begin(server, {
-    onEvent() {
-      throw new Error("a fault of ours");
+    onEvent(event) {
+      if (event.type === "object") throw new Error("a fault of ours");
     },
   });
   (await server.next()).send(added("a", "5"));
