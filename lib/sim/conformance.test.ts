@@ -324,6 +324,32 @@ describe("writes", () => {
     expect(alone.body.status.podIPs).toEqual([{ ip: "10.0.0.3" }]);
   });
 
+  test("maps are replaced, and plain values taken out of a list, by directive", async () => {
+    const { path } = await createPod(
+      { nodeName: "n1" },
+      { labels: { a: "1", b: "2" }, finalizers: ["x.example.com/a", "x.example.com/b"] },
+    );
+    const patched = await call(
+      "PATCH",
+      path,
+      {
+        metadata: {
+          labels: { $patch: "replace", c: "3" },
+          finalizers: ["x.example.com/c"],
+          "$deleteFromPrimitiveList/finalizers": ["x.example.com/a"],
+        },
+      },
+      strategic,
+    );
+    expect(patched.body.metadata.labels).toEqual({ c: "3" });
+    expect([...(patched.body.metadata.finalizers as string[])].sort()).toEqual([
+      "x.example.com/b",
+      "x.example.com/c",
+    ]);
+    await call("PATCH", path, { metadata: { finalizers: null } }, merge);
+    await call("DELETE", path, { gracePeriodSeconds: 0 });
+  });
+
   test("a PATCH that carries another UID is 422 Invalid, a PUT that does is 409", async () => {
     const { name, path, pod } = await createPod({ nodeName: "n1" });
     const patched = await call(
@@ -696,6 +722,22 @@ describe("lists and watches", () => {
     expect(rest.metadata.resourceVersion).toBe(first.metadata.resourceVersion);
     expect(rest.metadata.continue).toBeUndefined();
     expect((await call("GET", `${path}&continue=nonsense`)).status).toBe(400);
+  });
+
+  test("labels select too, and a DELETE of a collection takes what is selected", async () => {
+    const set = unique("set");
+    for (const tier of ["a", "b"]) await createPod({}, { labels: { set, tier } });
+    const names = async (selector: string): Promise<unknown[]> => {
+      const { body } = await call("GET", `${pods}?labelSelector=${encodeURIComponent(selector)}`);
+      return body.items.map((item) => (item.metadata.labels as { tier: string }).tier);
+    };
+    expect((await names(`set=${set}`)).sort()).toEqual(["a", "b"]);
+    expect(await names(`set=${set},tier!=a`)).toEqual(["b"]);
+    expect(await names(`set==${set},tier,tier=a`)).toEqual(["a"]);
+    expect(await names(`set=${set},!tier`)).toEqual([]);
+    const gone = await call("DELETE", `${pods}?labelSelector=${encodeURIComponent(`set=${set},tier=a`)}`);
+    expect(gone.status).toBe(200);
+    expect(await names(`set=${set}`)).toEqual(["b"]);
   });
 
   test("a field a resource is not selected by is BadRequest", async () => {

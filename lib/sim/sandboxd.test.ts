@@ -297,6 +297,20 @@ test("info, stats, metrics and healthz tell what is there", async () => {
   expect((await call(sandboxd, "GET", "/healthz", undefined, "")).body.text).toBe("ok");
 });
 
+test("an operator drains the node and sets its pools", async () => {
+  const sandboxd = await start();
+  expect((await call(sandboxd, "POST", "/v1/drain")).body.draining).toBe(true);
+  expect((await claim(sandboxd)).status).toBe(429);
+  expect((await call(sandboxd, "DELETE", "/v1/drain")).body.draining).toBeUndefined();
+  expect((await claim(sandboxd)).status).toBe(200);
+  const pools = (body: unknown) => call(sandboxd, "PUT", "/v1/pools", body);
+  expect((await pools({ pools: [{ template: "other", size: "huge", warm: 1 }] })).status).toBe(400);
+  expect((await pools({})).status).toBe(400);
+  expect((await pools({ pools: [{ template: "other", warm: 1 }] })).status).toBe(200);
+  expect((await claim(sandboxd, { template: "other" })).status).toBe(200);
+  expect((await claim(sandboxd)).body.error).toBe(`unknown template "${template}"`);
+});
+
 describe("faults", () => {
   /** What a raw socket gets until the connection ends. */
   function raw(url: string, request: string): Promise<{ received: string; how: "reset" | "closed" }> {
