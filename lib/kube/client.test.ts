@@ -25,7 +25,9 @@ function serve(answer: Answer, options: Partial<KubeClientOptions> = {}): TestSe
 }
 
 /** A server that answers each request with these bytes: "" says nothing, null drops the connection. */
-async function rawServer(reply: (request: string, connection: number, nth: number) => string | null) {
+async function rawServer(
+  reply: (request: string, connection: number, nth: number) => string | null | Promise<string | null>,
+) {
   let connections = 0;
   const sockets = new Set<Socket>();
   const server: Server = createServer((socket) => {
@@ -34,9 +36,9 @@ async function rawServer(reply: (request: string, connection: number, nth: numbe
     let nth = 0;
     sockets.add(socket);
     socket.on("error", () => {});
-    socket.on("data", (data) => {
+    socket.on("data", async (data) => {
       nth += 1;
-      const bytes = reply(data.toString(), own, nth);
+      const bytes = await reply(data.toString(), own, nth);
       if (bytes === "") return;
       if (bytes === null) socket.destroy();
       else
@@ -237,7 +239,13 @@ test("no whole answer in time is a timeout, before the headers and after", async
 
 test("after a timeout no idle connection is trusted: the next request opens its own", async () => {
   // Two connections whose other end went away without a word after the first answer.
-  const server = await rawServer((_request, connection, nth) => (connection <= 2 && nth > 1 ? "" : okReply));
+  const both = Promise.withResolvers<void>();
+  const server = await rawServer(async (_request, connection, nth) => {
+    if (connection === 2) both.resolve();
+    // The first waits for the second, or one connection would serve both.
+    await both.promise;
+    return connection <= 2 && nth > 1 ? "" : okReply;
+  });
   const client = clientOf(server.url);
   const first = await Promise.all([client.request("GET", "/1"), client.request("GET", "/2")]);
   expect(first.map((reply) => reply.ok)).toEqual([true, true]);
