@@ -216,13 +216,28 @@ async function rights(context: Context, need: Need): Promise<Outcome> {
   }
   const where = need.namespace === undefined ? "" : ` in ${need.namespace}`;
   if (denied.length === 0) return pass(`${listed(verbs)}${where}`);
-  const group = need.group === "" ? "the core group" : need.group;
   return (need.essential ? fail : warn)(
-    `it may not ${listed(denied)} ${need.resource}${where} (${group})`,
-    asNode
-      ? `Bind ClusterRole ${need.role} of manifests/rbac.yaml to group system:nodes, or to user ${who.ok ? who.value.username : ""}.`
-      : `kubectl apply -f manifests/rbac.yaml, and make sure that ClusterRole ${need.role} is bound to ${who.ok ? who.value.username : "the provider's identity"}.`,
+    `this identity may not ${listed(denied)} ${need.resource}${where}`,
+    asNode ? grantToNode(need) : grant(need, who.ok ? who.value.username : ""),
   );
+}
+
+/** The commands that give an identity what manifests/rbac.yaml gives its own. */
+function grant({ role }: Need, username: string): string {
+  const apply = "kubectl apply -f manifests/rbac.yaml";
+  const account = /^system:serviceaccount:([^:]+:[^:]+)$/.exec(username)?.[1];
+  if (account === "vk-sandbox:vk-sandbox" || username === "") {
+    return `${apply} (ClusterRole and ClusterRoleBinding ${role} in it)`;
+  }
+  const subject = account === undefined ? `--user=${username}` : `--serviceaccount=${account}`;
+  return `${apply}, then bind it to this identity: kubectl create clusterrolebinding ${role}-bound --clusterrole=${role} ${subject}`;
+}
+
+/** The Node authorizer grants the rest by itself; all nodes get this one read, and not the whole role. */
+function grantToNode({ group, resource, verbs }: Need): string {
+  const name = `vk-sandbox-nodes-${resource.replace("/", "-")}`;
+  const qualified = group === "" ? resource : `${resource}.${group}`;
+  return `kubectl create clusterrole ${name} --verb=${verbs.join(",")} --resource=${qualified} && kubectl create clusterrolebinding ${name} --clusterrole=${name} --group=system:nodes`;
 }
 
 type Served =

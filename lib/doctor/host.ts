@@ -151,11 +151,18 @@ async function port({ config, probes: { host }, lock }: Context): Promise<Outcom
   const shown = `${listen.host.includes(":") ? `[${listen.host}]` : listen.host}:${listen.port}`;
   if (listen.port === 0) return pass("any free port (--listen-addr names port 0)");
   const tried = await host.tryListen(listen);
-  if (tried.ok) return pass(`${shown} is free`);
+  const daemon = lock();
+  if (tried.ok) {
+    return daemon.kind === "ours"
+      ? warn(
+          `nobody listens on ${shown}, though the provider runs (process ${daemon.pid})`,
+          "Give this command the flags and environment of the running provider, or look at its log.",
+        )
+      : pass(`${shown} is free`);
+  }
   switch (tried.code) {
     case "EADDRINUSE": {
       const by = host.listener(listen.port);
-      const daemon = lock();
       if (daemon.kind === "ours" && by?.pid === daemon.pid) {
         return pass(`${shown} is served by the running provider, process ${daemon.pid}`);
       }

@@ -70,8 +70,13 @@ function summary(findings: readonly Finding[], columns: number): string[] {
   ];
   if (failed.length > 0) {
     lines.push("  Do this, in this order:");
-    for (const [index, { id, todo }] of failed.entries()) {
-      lines.push(...hang(`  ${String(index + 1).padStart(2)}. `, `${id}: ${todo}`, columns));
+    // One step may mend several failures: it is said once, for all of them.
+    const steps = Map.groupBy(failed, ({ todo }) => todo);
+    let number = 0;
+    for (const [todo, findings] of steps) {
+      number++;
+      const ids = listed(findings.map(({ id }) => id));
+      lines.push(...hang(`  ${String(number).padStart(2)}. `, `${ids}: ${todo}`, columns));
     }
   }
   if (warned.length > 0) {

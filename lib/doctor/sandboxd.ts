@@ -260,8 +260,14 @@ async function index({ config, probes: { sandboxd, state, now } }: Context): Pro
   const live = new Set(listing.rows.map((row) => row.id));
   const held = [...table.rows.entries()].filter(([, row]) => now() - row.claimedAtMs > youngMs);
   const missing = held.filter(([, row]) => !live.has(row.id));
-  if (missing.length === 0)
-    return pass(`${text} listed, all ${count(held.length, "claim")} of the table among them`);
+  if (missing.length === 0) {
+    const all = count(held.length, "claim");
+    return pass(
+      held.length === 0
+        ? `${text} listed; the table holds no claim`
+        : `${text} listed, the table's ${all} among them`,
+    );
+  }
   if (missing.length === held.length && held.length > 1) {
     return fail(
       `none of the table's ${held.length} claims is among the ${text} that ${config.sandboxd.url} lists`,
