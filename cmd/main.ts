@@ -76,7 +76,7 @@ async function runVerb(
   if (!scanned.ok)
     return misuse([formatConfigError({ flag: scanned.flag, reason: scanned.reason })], `help ${name}`);
   if (scanned.help) return help(name);
-  const extra = scanned.rest[own.positionals];
+  const extra = verb.takesAnyWords === true ? undefined : scanned.rest[own.positionals];
   if (extra !== undefined) return misuse([unexpected(extra)], `help ${name}`);
   // citty gets one form only, `--flag=value`, and never a flag it does not know: it would take it silently.
   const rawArgs: string[] = [];
@@ -85,7 +85,13 @@ async function runVerb(
     if (own.flags.has(flag))
       rawArgs.push(flag.length === 1 ? `-${flag}${value === "true" ? "" : value}` : `--${flag}=${value}`);
     else sharedFlags.set(flag, value);
-  const input: VerbInput = { env, sharedFlags, config: () => configFrom(sharedFlags, env) };
+  const input: VerbInput = {
+    env,
+    sharedFlags,
+    config: () => configFrom(sharedFlags, env),
+    words: scanned.rest,
+    every: (...names) => scanned.all.filter(([flag]) => names.includes(flag)).map(([, value]) => value),
+  };
   try {
     const { result } = await runCommand(verb.command, {
       rawArgs: [...rawArgs, "--", ...scanned.rest],

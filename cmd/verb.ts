@@ -13,6 +13,10 @@ export interface VerbInput {
   config(): ConfigResult;
   /** Flags of `run` that were given on this command line. */
   sharedFlags: ReadonlyMap<string, string>;
+  /** The words that are no flags, all of them. */
+  words: readonly string[];
+  /** Every value of a flag that may be given several times, in order. `names`: all its spellings. */
+  every(...names: string[]): string[];
 }
 
 /** Exit codes of every verb. */
@@ -32,6 +36,8 @@ export interface Verb {
   command: CommandDef;
   /** Also takes every flag of `run`, with the same environment. */
   takesRunFlags?: boolean;
+  /** Takes any number of words, not one for each positional argument. */
+  takesAnyWords?: boolean;
   /** Command lines without the program's name: `doctor --json`. */
   examples?: string[];
 }
@@ -42,6 +48,7 @@ interface VerbDeclaration<A extends ArgsDef> {
   summary: string;
   args: A;
   takesRunFlags?: boolean;
+  takesAnyWords?: boolean;
   examples?: string[];
   /** Returns the exit code. */
   run(args: Parsed<A>, input: VerbInput): Promise<number>;
@@ -51,12 +58,12 @@ type Parsed<A extends ArgsDef> = Parameters<NonNullable<CommandDef<A>["run"]>>[0
 
 /** Declares a verb: citty's `args` with types, shared flags, examples, and what it does. */
 export function defineVerb<const A extends ArgsDef>(declaration: VerbDeclaration<A>): Verb {
-  const { name, summary, args, takesRunFlags, examples, run } = declaration;
+  const { name, summary, args, takesRunFlags, takesAnyWords, examples, run } = declaration;
   const command: CommandDef<A> = {
     meta: { name, description: summary },
     args,
     run: (context) => run(context.args, context.data as VerbInput),
   };
   // citty's CommandDef is invariant in its arguments; nobody calls `run` with other ones than its own.
-  return { command: command as unknown as CommandDef, takesRunFlags, examples };
+  return { command: command as unknown as CommandDef, takesRunFlags, takesAnyWords, examples };
 }

@@ -17,6 +17,10 @@ export const verbs: Readonly<Record<string, VerbEntry>> = {
     summary: "Show the main job step by step on built-in stand-ins, or on a real cluster.",
     load: () => import("./demo.ts").then((m) => m.demo),
   },
+  check: {
+    summary: "Judge Pod templates against the contract: who serves them, and every way they can fail.",
+    load: () => import("./check.ts").then((m) => m.checkVerb),
+  },
   version: {
     summary: "Print version, commit and build date.",
     load: () => import("./version.ts").then((m) => m.version),

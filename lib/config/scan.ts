@@ -13,6 +13,8 @@ export interface Scannable {
 export interface Scanned {
   /** By flag name; the last one wins, as in Go. */
   values: Map<string, string>;
+  /** Every flag as it was given, for those that may be given several times. */
+  all: [flag: string, value: string][];
   /** Words that are no flags, and everything after `--`. */
   rest: string[];
   /** `-h`, `-help` or `--help` was there. */
@@ -26,7 +28,11 @@ export type ScanResult = ({ ok: true } & Scanned) | { ok: false; flag: string; r
  * Returns the texts unparsed; an unknown flag names its nearest match.
  */
 export function scan(argv: readonly string[], known: ReadonlyMap<string, Scannable>): ScanResult {
-  const scanned: Scanned = { values: new Map(), rest: [], help: false };
+  const scanned: Scanned = { values: new Map(), all: [], rest: [], help: false };
+  const set = (flag: string, value: string) => {
+    scanned.values.set(flag, value);
+    scanned.all.push([flag, value]);
+  };
   for (let i = 0; i < argv.length; i++) {
     const word = argv[i] ?? "";
     if (word === "--") {
@@ -58,8 +64,8 @@ export function scan(argv: readonly string[], known: ReadonlyMap<string, Scannab
             : `unknown flag; did you mean --${near}?`,
       };
     }
-    if (equals >= 0) scanned.values.set(name, body.slice(equals + 1));
-    else if (flag.boolean) scanned.values.set(name, "true");
+    if (equals >= 0) set(name, body.slice(equals + 1));
+    else if (flag.boolean) set(name, "true");
     else {
       const next = argv[i + 1];
       if (next === undefined)
@@ -71,7 +77,7 @@ export function scan(argv: readonly string[], known: ReadonlyMap<string, Scannab
           flag: shown,
           reason: `needs a value, but the flag ${next} follows; write ${shown}=VALUE`,
         };
-      scanned.values.set(name, next);
+      set(name, next);
       i++;
     }
   }
