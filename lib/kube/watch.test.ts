@@ -565,6 +565,19 @@ test("stop while waiting for a retry ends the watch", async () => {
   await watched.done;
 });
 
+test("a heartbeat that reaches the server again ends the wait for the next attempt", async () => {
+  const clock = fakeClock();
+  const server = standIn();
+  const { seen, watched } = begin(server, { clock, random: () => 0.5 });
+  watched.retryNow();
+  (await server.next()).reply(500, status(500, "InternalError"));
+  await until(() => watched.stats.failures === 1 && clock.timers === 1);
+  watched.retryNow();
+  (await server.next()).send(bookmark("9", true));
+  await seen.count(2);
+  expect(seen.short()).toEqual(["relist", "synced"]);
+});
+
 test("what onEvent throws is not taken for garbage: it ends the watch", async () => {
   const server = standIn();
   const { watched } = begin(server, {

@@ -84,6 +84,8 @@ export interface WatchStats {
 export interface Watch {
   /** Ends the watch at once: no event follows. */
   stop(): void;
+  /** Ends the wait before the next attempt, if there is one: someone (a heartbeat) has just reached the server. */
+  retryNow(): void;
   readonly stats: Readonly<WatchStats>;
   /** Resolves after `stop()`; rejects with what `onEvent` threw. */
   readonly done: Promise<void>;
@@ -386,14 +388,29 @@ export function watch(options: WatchOptions): Watch {
     return retryInMs;
   }
 
+  /** Ends the wait there is. */
+  let wake = () => {};
+
   async function run(): Promise<void> {
     while (!stopping.signal.aborted) {
       const waitMs = await step();
-      if (waitMs > 0) await pause(clock, waitMs, stopping.signal);
+      if (waitMs <= 0 || stopping.signal.aborted) continue;
+      const wait = new AbortController();
+      wake = () => wait.abort();
+      await pause(clock, waitMs, wait.signal);
+      wake = () => {};
     }
   }
 
-  return { stop: () => stopping.abort(), stats, done: run() };
+  return {
+    stop() {
+      stopping.abort();
+      wake();
+    },
+    retryNow: () => wake(),
+    stats,
+    done: run(),
+  };
 }
 
 type Outcome =
