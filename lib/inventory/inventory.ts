@@ -1,4 +1,11 @@
-import { apiPath, applyPatch, type Clock, describeFailure, type KubeClient } from "../kube/index.ts";
+import {
+  apiPath,
+  applyPatch,
+  type Clock,
+  describeFailure,
+  type KubeClient,
+  type KubeReply,
+} from "../kube/index.ts";
 import type { Listed } from "../provider/types.ts";
 
 /** Groups that serve NodeInventory, the newer first (contract: Inventory). */
@@ -65,6 +72,8 @@ export function createInventory(options: InventoryOptions): Inventory {
   let lastContent = "";
   let lastSentMs = Number.NEGATIVE_INFINITY;
   let nodeSeen = false;
+  /** The served CRD is the older one, which lacks publishedAt, template and claimedAt. */
+  let older = false;
   let cancel: (() => void) | undefined;
   let stopped = false;
 
@@ -94,31 +103,41 @@ export function createInventory(options: InventoryOptions): Inventory {
     const text = JSON.stringify(content);
     const nowMs = clock.now();
     if (text === lastContent && nowMs - lastSentMs < UNCHANGED_MS_MAX - intervalMs / 2) return undefined;
-    const body = JSON.stringify({
-      apiVersion: group,
-      kind: "NodeInventory",
-      ...content,
-      publishedAt: rfc3339(nowMs),
-    });
-    const path = apiPath(`/apis/${group}`, "nodeinventories", nodeName);
-    if (path === undefined) return `node name ${nodeName} cannot be an API path`;
+    let sent = await apply(
+      group,
+      older ? withoutNewer(content) : { ...content, publishedAt: rfc3339(nowMs) },
+    );
+    if (!sent.reply.ok && !older && /not declared in schema/.test(sent.reply.message)) {
+      // Server-side apply answers 500 to a field that the CRD lacks, whatever fieldValidation says (seen on 1.36).
+      older = true;
+      sent = await apply(group, withoutNewer(content));
+    }
+    if (!sent.reply.ok) {
+      // Another version of the CRD may have been installed meanwhile: look again at the next tick.
+      if ((sent.reply.kind === "status" || sent.reply.kind === "http") && sent.reply.code === 404) {
+        group = undefined;
+        older = false;
+      }
+      return describeFailure(sent.reply);
+    }
+    lastContent = text;
+    lastSentMs = nowMs;
+    options.onPublished?.(sent.bytes);
+    return undefined;
+  }
+
+  async function apply(served: string, content: object): Promise<{ reply: KubeReply; bytes: number }> {
+    const body = JSON.stringify({ apiVersion: served, kind: "NodeInventory", ...content });
+    // A node name has been validated as a DNS name, so it is always a path segment.
+    const path = apiPath(`/apis/${served}`, "nodeinventories", nodeName) ?? "";
     const reply = await kube.request("PATCH", path, {
       body,
       contentType: applyPatch,
-      // Fields that an older CRD lacks are dropped by the server and must not stop the publish.
       query: { fieldManager: FIELD_MANAGER, force: "true", fieldValidation: "Ignore" },
       metadataOnly: true,
       verb: "apply",
     });
-    if (!reply.ok) {
-      // Another version of the CRD may have been installed meanwhile: look again at the next tick.
-      if ((reply.kind === "status" || reply.kind === "http") && reply.code === 404) group = undefined;
-      return describeFailure(reply);
-    }
-    lastContent = text;
-    lastSentMs = nowMs;
-    options.onPublished?.(body.length);
-    return undefined;
+    return { reply, bytes: body.length };
   }
 
   function contentOf(rows: readonly Listed[], pools: readonly InventoryPool[], nodeUid: string | undefined) {
@@ -157,6 +176,14 @@ export function createInventory(options: InventoryOptions): Inventory {
       cancel?.();
     },
   };
+}
+
+/** The content as the older CRD knows it. */
+function withoutNewer<T extends { entries: { template?: unknown; claimedAt?: unknown }[] }>(
+  content: T,
+): object {
+  const entries = content.entries.map(({ template: _template, claimedAt: _claimedAt, ...entry }) => entry);
+  return { ...content, entries };
 }
 
 function rfc3339(ms: number): string {
