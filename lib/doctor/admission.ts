@@ -1,8 +1,9 @@
 /** Admission in the cluster that would deny our writes, or the Pods we are to serve. */
 
 import { describeFailure } from "../kube/index.ts";
+import { count, listed } from "../words.ts";
 import { type Check, type Context, hasCode, type Read } from "./context.ts";
-import { count, fail, listed, type Outcome, pass, skipped, warn } from "./finding.ts";
+import { fail, type Outcome, pass, skipped, warn } from "./finding.ts";
 import type { Cluster } from "./probes.ts";
 
 const registrationPath = "/apis/admissionregistration.k8s.io/v1";

@@ -2,9 +2,10 @@
 
 import { INVENTORY_GROUPS } from "../inventory/inventory.ts";
 import { describeFailure, type KubeFailure } from "../kube/index.ts";
+import { listed, span } from "../words.ts";
 import { admissionChecks } from "./admission.ts";
 import { type Check, type Context, hasCode } from "./context.ts";
-import { fail, listed, type Outcome, pass, skipped, span, warn } from "./finding.ts";
+import { fail, type Outcome, pass, skipped, warn } from "./finding.ts";
 import { inventoryNeed, type Need, needs, reviewOf, rightsOf } from "./rights.ts";
 
 /** SelfSubjectReview is served from here on; streaming lists come with 1.32, list and watch do before. */

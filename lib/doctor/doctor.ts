@@ -8,7 +8,7 @@ import type { Probes } from "./probes.ts";
 import { sandboxdChecks } from "./sandboxd.ts";
 import { stateChecks } from "./state.ts";
 
-export { bytes, type Finding, type Group, groups, type Status, span, type Tally, tally } from "./finding.ts";
+export { type Finding, type Group, groups, type Status, type Tally, tally } from "./finding.ts";
 export { type MachineOptions, machineProbes } from "./machine.ts";
 export type { Probes } from "./probes.ts";
 export { renderReport } from "./report.ts";

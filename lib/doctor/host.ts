@@ -1,8 +1,9 @@
 /** The machine: what the binary runs on, what it listens on, and who lives beside it. */
 import { createPrivateKey, X509Certificate } from "node:crypto";
 import { ipVersion } from "../config/index.ts";
+import { count, listed, span } from "../words.ts";
 import type { Check, Context } from "./context.ts";
-import { count, fail, listed, type Outcome, pass, skipped, span, warn } from "./finding.ts";
+import { fail, type Outcome, pass, skipped, warn } from "./finding.ts";
 import type { ProcessInfo } from "./probes.ts";
 
 /** Bun's own minimum, and what it recommends (bun.sh/docs/installation). */

@@ -1,5 +1,7 @@
 /** The findings as a person reads them. */
-import { count, type Finding, groups, listed, type Status, tally } from "./finding.ts";
+
+import { count, listed } from "../words.ts";
+import { type Finding, groups, type Status, tally } from "./finding.ts";
 
 export interface ReportOptions {
   /** Width of the terminal. */

@@ -1,7 +1,8 @@
 /** sandboxd: whether it answers, whether our token is the right one, and whether it has anything to give. */
 import type { Info, Pool } from "../sandboxd/index.ts";
+import { count, listed, span } from "../words.ts";
 import type { Check, Context } from "./context.ts";
-import { count, fail, listed, type Outcome, pass, skipped, span, warn } from "./finding.ts";
+import { fail, type Outcome, pass, skipped, warn } from "./finding.ts";
 
 const latencyCalls = 5;
 const latencyWarnMs = 100;

@@ -1,7 +1,8 @@
 /** The state directory: whether the claims table can be kept there, who has it, and what is in it. */
 import { basename, dirname, resolve } from "node:path";
+import { bytes, count, span } from "../words.ts";
 import type { Check, Context } from "./context.ts";
-import { bytes, count, fail, type Outcome, pass, skipped, span, warn } from "./finding.ts";
+import { fail, type Outcome, pass, skipped, warn } from "./finding.ts";
 import type { PathInfo } from "./probes.ts";
 
 /** Below this a commit may fail at any moment. */

@@ -63,6 +63,11 @@ export function styleOf(note: Note): NoteStyle {
   return { level, message, audit, event: note.podUID === "" ? undefined : eventOf(note) };
 }
 
+/** What a kind of note says, for whoever reads recorded ones; undefined for a kind of another version's. */
+export function sentenceOf(kind: string): string | undefined {
+  return Object.hasOwn(SENTENCES, kind) ? SENTENCES[kind as Note["kind"]][1] : undefined;
+}
+
 function eventOf(note: Note): PodEvent | undefined {
   const normal = (reason: PodEvent["reason"], message: string): PodEvent => ({
     type: "Normal",
