@@ -70,6 +70,7 @@ interface Queued {
 interface Open {
   database: Database;
   insert: Statement;
+  oldest: Statement<{ row: number; at_ms: number }, []>;
 }
 
 /** Opens the ledger for writing; the file is made, and bun:sqlite loaded, with the first note. */
@@ -138,7 +139,8 @@ export function openLedger(options: LedgerOptions): Ledger {
     }
   }
 
-  function write({ database, insert }: Open, rowsMax: number): void {
+  function write(target: Open, rowsMax: number): void {
+    const { database, insert } = target;
     const batch = queue.slice(0, rowsMax);
     // In a quiet moment, or when there is no quiet moment for long: the only time that waits for the disk.
     if (batch.length === 0 || uncheckpointed >= CHECKPOINT_ROWS) {
@@ -151,27 +153,23 @@ export function openLedger(options: LedgerOptions): Ledger {
         const { kind, key, id, podUID, reason, cause } = note;
         insert.run(Math.floor(atMs), kind, key, id, podUID, reason.slice(0, REASON_CHARS_MAX), cause ?? null);
       }
-      prune(database);
+      prune(target);
     })();
     queue.splice(0, batch.length);
     stats.written += batch.length;
     uncheckpointed += batch.length;
   }
 
-  /** Takes the oldest rows away, more in a turn than a batch adds, so that the bound is reached and kept. */
-  function prune(database: Database): void {
-    const ends = database
-      .query<{ first: number | null; last: number | null }, []>(
-        "SELECT min(row) first, max(row) last FROM decisions",
-      )
-      .get();
-    if (ends?.first == null || ends.last == null) return;
-    const tooMany = Math.min(ends.last - maxRows, ends.first + PRUNE_ROWS);
-    if (tooMany >= ends.first) database.run("DELETE FROM decisions WHERE row <= ?", [tooMany]);
-    database.run("DELETE FROM decisions WHERE row < ? AND at_ms < ?", [
-      ends.first + PRUNE_ROWS,
-      Math.floor(nowMs() - maxAgeMs),
-    ]);
+  /** Takes the oldest rows away, more in a turn than a batch adds, so that the bounds are reached and kept. */
+  function prune({ database, oldest }: Open): void {
+    const first = oldest.get();
+    const last = database.query<{ last: number }, []>("SELECT max(row) last FROM decisions").get()?.last;
+    if (first === null || last === undefined) return;
+    const tooMany = Math.min(last - maxRows, first.row + PRUNE_ROWS);
+    if (tooMany >= first.row) database.run("DELETE FROM decisions WHERE row <= ?", [tooMany]);
+    const tooOldMs = Math.floor(nowMs() - maxAgeMs);
+    if (first.at_ms >= tooOldMs) return;
+    database.run("DELETE FROM decisions WHERE row < ? AND at_ms < ?", [first.row + PRUNE_ROWS, tooOldMs]);
   }
 
   async function begin(): Promise<Open> {
@@ -204,6 +202,7 @@ export function openLedger(options: LedgerOptions): Ledger {
   function shut(): void {
     try {
       open?.insert.finalize();
+      open?.oldest.finalize();
       open?.database.close();
     } catch {
       // A database that cannot even be closed is given up.
@@ -266,7 +265,10 @@ function prepare(database: Database): Open {
     const insert = database.prepare(
       "INSERT INTO decisions (at_ms, kind, pod, id, pod_uid, reason, cause) VALUES (?, ?, ?, ?, ?, ?, ?)",
     );
-    return { database, insert };
+    const oldest = database.prepare<{ row: number; at_ms: number }, []>(
+      "SELECT row, at_ms FROM decisions ORDER BY row LIMIT 1",
+    );
+    return { database, insert, oldest };
   } catch (error) {
     database.close();
     throw error;
