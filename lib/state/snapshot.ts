@@ -110,14 +110,20 @@ const claimFields = {
 const claim = v.object(claimFields);
 const heldClaim = v.object({ ...claimFields, key: v.optional(text, ""), reason: v.optional(text, "") });
 const key = v.pipe(text, v.regex(/^[^/]+\/[^/]+$/, "a Pod key of the form namespace/name"));
+/** valibot takes an array for a record; Go does not take one for a map. */
+const byKey = <S extends v.GenericSchema>(schema: S) =>
+  v.pipe(
+    v.unknown(),
+    v.check((value) => !Array.isArray(value), "an object"),
+    v.record(key, schema),
+  );
 const count = v.pipe(v.number(), v.safeInteger(), v.minValue(0));
 const snapshot = v.object({
-  claims: orNothing(v.record(key, claim)),
+  claims: orNothing(byKey(claim)),
   releasing: orNothing(v.array(heldClaim)),
   displaced: orNothing(v.array(heldClaim)),
   intents: orNothing(
-    v.record(
-      key,
+    byKey(
       v.object({ podUID: text, authority: text, owner, at: time, template: text, net: text, size: text }),
     ),
   ),
