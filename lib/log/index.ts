@@ -6,6 +6,7 @@
 import { fdSink, type Sink } from "./sink.ts";
 
 export { fdSink, type Sink } from "./sink.ts";
+export { isTerminal } from "./terminal.ts";
 
 export const levels = ["debug", "info", "warn", "error"] as const;
 export type Level = (typeof levels)[number];
@@ -66,7 +67,7 @@ const unprintable = /[\p{Cc}\u2028\u2029]/gu;
 const tags: Record<Level, string> = { debug: "DBG", info: "INF", warn: "WRN", error: "ERR" };
 const colours: Record<Level, number> = { debug: 90, info: 36, warn: 33, error: 31 };
 
-/** Makes a log. @example createLog({ terminal: process.stdout.isTTY }).info("claimed", { pod: "ns/a", claim: "sb_1" }) */
+/** Makes a log. @example createLog({ terminal: isTerminal(1) }).info("claimed", { pod: "ns/a", claim: "sb_1" }) */
 export function createLog(options: LogOptions = {}): Log {
   const { format = "auto", level = "info", terminal = false, sink = fdSink(1), now = Date.now } = options;
   const text = format === "text" || (format === "auto" && terminal);
