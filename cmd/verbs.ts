@@ -13,6 +13,14 @@ export const verbs: Readonly<Record<string, VerbEntry>> = {
     summary: "Check host, state, sandboxd and cluster; changes nothing.",
     load: () => import("./doctor.ts").then((m) => m.doctor),
   },
+  claims: {
+    summary: "Show the claims table: who holds which VM until when.",
+    load: () => import("./claims.ts").then((m) => m.claims),
+  },
+  audit: {
+    summary: "Tell what happened to a VM, when, and on what evidence.",
+    load: () => import("./audit.ts").then((m) => m.audit),
+  },
   demo: {
     summary: "Show the main job step by step on built-in stand-ins, or on a real cluster.",
     load: () => import("./demo.ts").then((m) => m.demo),
