@@ -1,6 +1,6 @@
 /** The daemon: one virtual Node in front of one sandboxd. Wires the parts; decides nothing itself. */
 import { readFileSync } from "node:fs";
-import { resolve } from "node:path";
+import { dirname, join, resolve } from "node:path";
 import { type RunConfig, readTokenFile, type TokenFile, tokenFile } from "../lib/config/index.ts";
 import { createInventory } from "../lib/inventory/inventory.ts";
 import {
@@ -15,9 +15,10 @@ import {
   watch,
 } from "../lib/kube/index.ts";
 import { createKubelet } from "../lib/kubelet/index.ts";
-import { createLog, type Log } from "../lib/log/index.ts";
+import { openLedger } from "../lib/ledger/index.ts";
+import { createLog, isTerminal, type Log } from "../lib/log/index.ts";
 import { createMetrics } from "../lib/metrics/metrics.ts";
-import { createNode, holderIdentity, readNodeInfo } from "../lib/node/index.ts";
+import { createNode, holderIdentity, identityParts, readNodeInfo } from "../lib/node/index.ts";
 import { createEffects } from "../lib/pods/effects.ts";
 import { styleOf } from "../lib/pods/notes.ts";
 import { createPods } from "../lib/pods/pods.ts";
@@ -29,13 +30,15 @@ import type { Change, Note } from "../lib/provider/types.ts";
 import { createSandboxd, hostOf, type Info } from "../lib/sandboxd/index.ts";
 import { openStore } from "../lib/state/index.ts";
 import { openSystemd } from "../lib/systemd/notify.ts";
-import { version } from "../lib/version.ts";
+import { commit as commitId, version } from "../lib/version.ts";
 import { exitDone, exitFailed } from "./verb.ts";
 
 /** How long a stopping daemon waits for what is in flight. */
 const DRAIN_MS = 10_000;
 /** Period of the one timer that keeps the process alive. */
 const KEEP_ALIVE_MS = 3_600_000;
+/** What one ledger row takes on disk, index included, to turn --audit-max-size into rows. */
+const LEDGER_ROW_BYTES = 400;
 /** How long it waits for its last log lines. */
 const FLUSH_MS = 2_000;
 
@@ -45,7 +48,7 @@ const FLUSH_MS = 2_000;
  * @returns the exit code
  */
 export async function run(config: RunConfig): Promise<number> {
-  const log = createLog({ ...config.log, terminal: process.stdout.isTTY === true });
+  const log = createLog({ ...config.log, terminal: isTerminal(1) });
   const fatal = async (message: string): Promise<number> => {
     log.error(message);
     await log.flush(FLUSH_MS);
@@ -76,7 +79,23 @@ export async function run(config: RunConfig): Promise<number> {
   for (const warning of store.warnings) log.warn(warning);
 
   const metrics = createMetrics();
-  const telemetry = createTelemetry(metrics, () => pods.provider, Date.now);
+  let info: Info | undefined;
+  let podWatch: ReturnType<typeof watch> | undefined;
+  const telemetry = createTelemetry(
+    metrics,
+    {
+      provider: () => pods.provider,
+      pools: () => info?.pools,
+      store: store.stats,
+      watch: () => podWatch?.stats,
+      waiting: () => kube.waiting,
+      inFlight: () => pods.inFlight,
+      ready: () => node.readiness().state === "reachable",
+      leaseRenewedAtMs: () => node.renewedAtMs(),
+      build: { version, commit: commitId },
+    },
+    Date.now,
+  );
   const kube = createKubeClient({
     ...cluster.cluster,
     qps: config.kube.qps,
@@ -94,37 +113,20 @@ export async function run(config: RunConfig): Promise<number> {
     onProblem: (why) => log.debug("a Kubernetes event was given up", { why }),
   });
 
-  let info: Info | undefined;
-  const node = createNode({
-    kube,
-    spec: { ...config.node, kubeletPort: config.kubelet.listen.port, info: readNodeInfo(version) },
-    holder: holderIdentity({
-      nodeName: config.node.name,
-      parts: [readNodeInfo(version).machineID, resolve(config.statePath)],
-      pid: process.pid,
-    }),
-    async probe() {
-      refreshToken(token.file, log);
-      const health = await sandboxd.healthz();
-      if (!health.ok) return health;
-      const answer = await sandboxd.info();
-      if (answer.ok) {
-        info = answer.info;
-        node.setCapacity(info.draining ? "draining" : info.atCapacity ? "exhausted" : "available");
-      } else info = undefined;
-      return health;
-    },
-    notReadyAfterMs: config.node.notReadyAfterMs,
-    clock: systemClock,
-    random: Math.random,
-    log,
-    onLost: (holder) =>
-      stopped.stop(`another provider took over Node ${config.node.name}: ${holder}`, exitFailed),
-  });
+  const ledger = config.audit.enabled
+    ? openLedger({
+        path: join(dirname(resolve(config.statePath)), "audit.db"),
+        nowMs: Date.now,
+        maxAgeMs: config.audit.ageMaxMs,
+        maxRows: Math.max(1, Math.floor(config.audit.bytesMax / LEDGER_ROW_BYTES)),
+        onTrouble: (message) => log.warn(message),
+      })
+    : undefined;
 
   function onNote(note: Note): void {
     telemetry.onNote(note);
-    const { level, message, event } = styleOf(note);
+    const { level, message, audit, event } = styleOf(note);
+    if (audit) ledger?.record(note, Date.now());
     const { kind, key, id, podUID, reason, cause } = note;
     log[level](message, { kind, pod: key, claim: id, podUID, reason, cause });
     if (event !== undefined) {
@@ -210,6 +212,34 @@ export async function run(config: RunConfig): Promise<number> {
     return fatal(listening.message);
   }
 
+  const machine = readNodeInfo(version);
+  const node = createNode({
+    kube,
+    spec: { ...config.node, kubeletPort: listening.port, info: machine },
+    holder: holderIdentity({
+      nodeName: config.node.name,
+      parts: identityParts(machine, resolve(config.statePath)),
+      pid: process.pid,
+    }),
+    async probe() {
+      refreshToken(token.file, log);
+      const health = await sandboxd.healthz();
+      if (!health.ok) return health;
+      const answer = await sandboxd.info();
+      if (answer.ok) {
+        info = answer.info;
+        node.setCapacity(info.draining ? "draining" : info.atCapacity ? "exhausted" : "available");
+      } else info = undefined;
+      return health;
+    },
+    notReadyAfterMs: config.node.notReadyAfterMs,
+    clock: systemClock,
+    random: Math.random,
+    log,
+    onLost: (holder) =>
+      stopped.stop(`another provider took over Node ${config.node.name}: ${holder}`, exitFailed),
+  });
+
   const inventory = config.inventory.publish
     ? createInventory({
         kube,
@@ -242,7 +272,6 @@ export async function run(config: RunConfig): Promise<number> {
   // sandboxd is asked about the rows on disk while the API server is being reached.
   pods.start();
   const acquired = await Promise.race([node.acquire(), stopped.promise]);
-  let podWatch: ReturnType<typeof watch> | undefined;
   if (typeof acquired === "object" && "ok" in acquired) {
     if (!acquired.ok) {
       if ("message" in acquired) {
@@ -287,6 +316,7 @@ export async function run(config: RunConfig): Promise<number> {
   node.stop();
   events.stop();
   kube.close();
+  await ledger?.close();
   const closed = store.close();
   if (!closed.ok)
     log.error("the claims table could not be compacted; its journal is complete", { why: closed.why });

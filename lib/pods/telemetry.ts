@@ -1,10 +1,30 @@
-import type { Metrics } from "../metrics/metrics.ts";
+import { type Metrics, SERIES_MAX } from "../metrics/metrics.ts";
 import type { Provider } from "../provider/provider.ts";
 import type { Note } from "../provider/types.ts";
 
 /** Buckets in seconds: our own time on the handover path is a fraction of a millisecond. */
 const FAST_SECONDS = [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1];
 const CALL_SECONDS = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30];
+
+/** Where states are read when scraped. A source that is not there yet answers undefined. */
+export interface TelemetrySources {
+  provider: () => Provider | undefined;
+  /** Pools as sandboxd last told them. */
+  pools: () =>
+    | readonly { template: string; net: string; size: string; warm: number; target: number }[]
+    | undefined;
+  store: () => { journalBytes: number; snapshotBytes: number; unsyncedBytes: number; compactions: number };
+  watch: () =>
+    | { connects: number; relists: number; events: number; garbage: number; silences: number }
+    | undefined;
+  /** Requests that wait for the API budget. */
+  waiting: () => number;
+  /** Effects in flight. */
+  inFlight: () => number;
+  ready: () => boolean;
+  leaseRenewedAtMs: () => number;
+  build: { version: string; commit: string };
+}
 
 export interface Telemetry {
   onNote(note: Note): void;
@@ -23,11 +43,8 @@ export interface Telemetry {
  * The daemon's metrics (docs/metrics.md lists them). Everything that is a state is read when scraped; what is
  * an event is counted when it happens.
  */
-export function createTelemetry(
-  metrics: Metrics,
-  provider: () => Provider | undefined,
-  now: () => number,
-): Telemetry {
+export function createTelemetry(metrics: Metrics, sources: TelemetrySources, now: () => number): Telemetry {
+  const { provider } = sources;
   const claims = metrics.counter(
     "vk_sandbox_claims_total",
     "Claims by what they came to: claimed, adopted, recovered, refused; with the cause of a refusal.",
@@ -111,6 +128,57 @@ export function createTelemetry(
       ];
     },
   );
+  metrics.gauge("vk_sandbox_build_info", "The running build.", ["version", "commit"], () => [
+    { labels: [sources.build.version, sources.build.commit], value: 1 },
+  ]);
+  metrics.gauge("vk_sandbox_ready", "1 while the Node is Ready: sandboxd answers.", [], () => [
+    { value: sources.ready() ? 1 : 0 },
+  ]);
+  metrics.gauge(
+    "vk_sandbox_lease_renewed_timestamp_seconds",
+    "When the Node's lease was last renewed.",
+    [],
+    () => [{ value: sources.leaseRenewedAtMs() / 1000 }],
+  );
+  for (const figure of ["warm", "target"] as const) {
+    metrics.gauge(
+      `vk_sandbox_pool_${figure}`,
+      figure === "warm"
+        ? "Warm sandboxes of a pool, as sandboxd tells."
+        : "Warm sandboxes a pool is filled up to.",
+      ["template", "net", "size"],
+      () =>
+        (sources.pools() ?? [])
+          .slice(0, SERIES_MAX)
+          .map(({ template, net, size, [figure]: value }) => ({ labels: [template, net, size], value })),
+    );
+  }
+  metrics.gauge("vk_sandbox_state_bytes", "Size of the claims table on disk.", ["file"], () => {
+    const { journalBytes, snapshotBytes, unsyncedBytes } = sources.store();
+    return [
+      { labels: ["journal"], value: journalBytes },
+      { labels: ["snapshot"], value: snapshotBytes },
+      { labels: ["unsynced"], value: unsyncedBytes },
+    ];
+  });
+  metrics.counted(
+    "vk_sandbox_state_compactions_total",
+    "Rewrites of the snapshot.",
+    () => sources.store().compactions,
+  );
+  metrics.gauge("vk_sandbox_queue_depth", "Work that waits or is in flight.", ["queue"], () => [
+    { labels: ["api_budget"], value: sources.waiting() },
+    { labels: ["effects_in_flight"], value: sources.inFlight() },
+  ]);
+  for (const [figure, help] of [
+    ["connects", "Connections of the Pod watch."],
+    ["relists", "Complete lists begun by the Pod watch."],
+    ["events", "Objects the Pod watch delivered."],
+    ["garbage", "Watch lines that could not be understood."],
+    ["silences", "Watch connections given up for silence."],
+  ] as const) {
+    metrics.counted(`vk_sandbox_watch_${figure}_total`, help, () => sources.watch()?.[figure] ?? 0);
+  }
   const startedMs = now();
   metrics.gauge("process_start_time_seconds", "When the process started.", [], () => [
     { value: startedMs / 1000 },
