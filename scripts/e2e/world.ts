@@ -92,7 +92,7 @@ export class World implements AsyncDisposable {
   readonly daemon: Daemon;
   private readonly daemons: Daemon[] = [];
   private controller: SandboxController | undefined;
-  private readonly auditFrom = sizeOf(controlPlane().auditLog);
+  private auditFrom = sizeOf(controlPlane().auditLog);
 
   private constructor(
     readonly name: string,
@@ -349,6 +349,11 @@ export class World implements AsyncDisposable {
       .split("\n")
       .filter((line) => line !== "")
       .map((line) => JSON.parse(line) as AuditEntry);
+  }
+
+  /** Requests before this moment count no more: neither in `requests` nor as refused. */
+  forgetRequests(): void {
+    this.auditFrom = sizeOf(controlPlane().auditLog);
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
