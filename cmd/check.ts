@@ -89,7 +89,7 @@ export const checkVerb = defineVerb({
   examples: [
     "check sandbox.yaml",
     "check --fix --diff manifests/",
-    "helm template ./chart | vk-sandbox check -",
+    "check - < rendered.yaml",
     "check --cluster -n team-a -n team-b --fail-on warning",
     "check --sandboxd-url http://127.0.0.1:7777 --sandboxd-token-file /etc/sandboxd/api-token sandbox.yaml",
     "check --sarif manifests/ > check.sarif",
@@ -263,6 +263,7 @@ function render(result: CheckResult, settings: Settings, about: About): string {
     color: process.stdout.isTTY === true && !env.NO_COLOR,
     least: settings.show,
     files,
+    unreadable: unreadable.length,
   });
   return mended.length > 0 ? `${mended.join("")}\n${text}` : text;
 }

@@ -22,7 +22,12 @@ export interface Splice {
   start: number;
   end: number;
   text: string;
+  /** How deep in the document the collection is that it adds to: at one place, the innermost comes first. */
+  depth: number;
 }
+
+/** A splice before its depth is known. */
+type Cut = Omit<Splice, "depth">;
 
 interface Wanted {
   splices: Splice[];
@@ -66,10 +71,12 @@ function overlap(a: Splice, b: Splice): boolean {
   return a.start < b.end && b.start < a.end;
 }
 
-/** Applies splices that do not overlap; those at one place in their order. */
+/** Applies splices that do not overlap; of those at one place the deepest first. */
 export function applySplices(text: string, splices: readonly Splice[]): string {
   const ordered = splices.map((splice, index) => ({ splice, index }));
-  ordered.sort((a, b) => a.splice.start - b.splice.start || a.index - b.index);
+  ordered.sort(
+    (a, b) => a.splice.start - b.splice.start || b.splice.depth - a.splice.depth || a.index - b.index,
+  );
   let result = "";
   let from = 0;
   for (const { splice } of ordered) {
@@ -89,7 +96,11 @@ function wantedFor(entry: YamlDocument, base: Path, edit: Edit): Wanted | undefi
     : edit.kind === "add"
       ? added(writer, located, [...base, ...edit.path], edit.value)
       : undefined;
-  return splices && { splices, votes: votesFor(entry, located) };
+  if (splices === undefined) return undefined;
+  return {
+    splices: splices.map((splice) => ({ ...splice, depth: located.depth })),
+    votes: votesFor(entry, located),
+  };
 }
 
 /** Uses of the nodes on the way: each place that reads a shared node must want it changed. */
@@ -113,7 +124,7 @@ interface Writer {
   entry: YamlDocument;
 }
 
-function existing({ text }: Writer, { node, pair, parent }: Located, edit: Edit): Splice[] | undefined {
+function existing({ text }: Writer, { node, pair, parent }: Located, edit: Edit): Cut[] | undefined {
   if (edit.kind === "remove")
     return pair !== undefined && isMap(parent) ? removed(text, parent, pair) : undefined;
   if (edit.kind === "rename") {
@@ -149,7 +160,7 @@ function isPlain(value: string): boolean {
   return !/^(y|yes|n|no|true|false|on|off|null)$/i.test(value);
 }
 
-function removed(text: string, map: YAMLMap, pair: Pair): Splice[] | undefined {
+function removed(text: string, map: YAMLMap, pair: Pair): Cut[] | undefined {
   const key = pair.key;
   if (!isScalar(key) || key.range == null) return undefined;
   const index = map.items.indexOf(pair);
@@ -182,7 +193,7 @@ function endOfLine(text: string, offset: number): number {
 }
 
 /** Adds what is missing of `path` to the innermost collection that exists. */
-function added(writer: Writer, located: Located, path: Path, value: unknown): Splice[] | undefined {
+function added(writer: Writer, located: Located, path: Path, value: unknown): Cut[] | undefined {
   const [step, ...rest] = path.slice(located.depth);
   if (step === undefined) return undefined;
   const data = rest.reduceRight<unknown>(
@@ -197,7 +208,7 @@ function added(writer: Writer, located: Located, path: Path, value: unknown): Sp
   return fillEmpty(writer, pair, typeof step === "number" ? [data] : { [step]: data });
 }
 
-function addEntry(writer: Writer, map: YAMLMap, key: string, data: unknown): Splice[] | undefined {
+function addEntry(writer: Writer, map: YAMLMap, key: string, data: unknown): Cut[] | undefined {
   const { text, eol } = writer;
   const last = map.items.at(-1);
   if (map.flow === true) {
@@ -212,7 +223,7 @@ function addEntry(writer: Writer, map: YAMLMap, key: string, data: unknown): Spl
   return [insertLines(text, place, lines, eol)];
 }
 
-function addItem(writer: Writer, list: YAMLSeq, data: unknown): Splice[] | undefined {
+function addItem(writer: Writer, list: YAMLSeq, data: unknown): Cut[] | undefined {
   const { text, eol } = writer;
   const last = list.items.at(-1) as Node | undefined;
   if (list.flow === true) {
@@ -225,8 +236,10 @@ function addItem(writer: Writer, list: YAMLSeq, data: unknown): Splice[] | undef
   const dash = text.lastIndexOf("-", start);
   const indent = columnOf(text, dash);
   const end = last.range?.[1] ?? start;
-  const lines = itemLines(data, indent, stepOf(writer.entry), sequencesIndented(writer.entry));
-  return [insertLines(text, afterContent(text, start, end, indent), lines, eol)];
+  const indented = sequencesIndented(writer.entry);
+  const lines = itemLines(data, indent, stepOf(writer.entry), indented);
+  // A dash in its key's own column: a comment there may speak of the key that follows.
+  return [insertLines(text, afterContent(text, start, end, indented ? indent : indent + 1), lines, eol)];
 }
 
 function isJsonLike(nodes: readonly Node[]): boolean {
@@ -240,7 +253,7 @@ function addInFlow(
   collection: YAMLMap | YAMLSeq,
   items: readonly (Pair | Node)[],
   written: string,
-): Splice[] | undefined {
+): Cut[] | undefined {
   if (collection.range == null) return undefined;
   const [start, end] = collection.range;
   const last = items.at(-1);
@@ -254,7 +267,7 @@ function addInFlow(
   return [{ start: lastEnd, end: lastEnd, text: separator + written }];
 }
 
-function fillEmpty(writer: Writer, pair: Pair, data: unknown): Splice[] | undefined {
+function fillEmpty(writer: Writer, pair: Pair, data: unknown): Cut[] | undefined {
   const { text, eol, entry } = writer;
   const key = pair.key;
   if (!isScalar(key) || key.range == null) return undefined;
@@ -296,10 +309,10 @@ function afterLast(text: string, last: Pair, indent: number): number | undefined
 }
 
 /**
- * Offset behind the lines of a node that begins at `start` in a collection at column `indent`. The node's own
- * range may reach over blank lines and comments that speak of what follows; those indented deeper are its own.
+ * Offset behind the lines of a node that begins at `start`, the last of its collection. The node's own
+ * range may reach over blank lines and comments that speak of what follows; those from column `own` on are its own.
  */
-function afterContent(text: string, start: number, end: number, indent: number): number {
+function afterContent(text: string, start: number, end: number, own: number): number {
   let at = end;
   for (;;) {
     const lineStart = text.lastIndexOf("\n", at - 1) + 1;
@@ -314,7 +327,7 @@ function afterContent(text: string, start: number, end: number, indent: number):
     const to = lineBreak < 0 ? text.length : lineBreak + 1;
     const line = text.slice(from, to);
     if (line.trim() !== "") {
-      if (!line.trim().startsWith("#") || line.search(/\S/) <= indent) break;
+      if (!line.trim().startsWith("#") || line.search(/\S/) < own) break;
       place = to;
     }
     from = to;
@@ -327,7 +340,7 @@ function columnOf(text: string, offset: number | undefined): number {
   return offset - (text.lastIndexOf("\n", offset - 1) + 1);
 }
 
-function insertLines(text: string, place: number, lines: readonly string[], eol: string): Splice {
+function insertLines(text: string, place: number, lines: readonly string[], eol: string): Cut {
   const block = lines.join(eol);
   // A file without a last line break gets one before, and stays without one.
   const open = place > 0 && text[place - 1] !== "\n";

@@ -158,6 +158,8 @@ function readKeys(entry: YamlDocument): number | undefined {
 /** The text of a map's key as it is in plain data. */
 export function keyText(key: unknown): string {
   const value: unknown = typeof key === "object" && key !== null && "value" in key ? key.value : key;
+  // The parser's own form of a merge key.
+  if (typeof value === "symbol") return value.description ?? "";
   return value === null || value === undefined ? "" : String(value);
 }
 

@@ -11,6 +11,8 @@ export interface ReportOptions {
   least: Severity;
   /** Files that were read. */
   files: number;
+  /** Things that could not be read. */
+  unreadable: number;
 }
 
 export const severities: readonly Severity[] = ["error", "warning", "info"];
@@ -90,7 +92,7 @@ function judgedFor(judged: readonly Judged[], file: string, object: string): Jud
   return judged.find((one) => one.file === file && one.object === object);
 }
 
-function summary({ findings, judged }: CheckResult, { files }: ReportOptions): string {
+function summary({ findings, judged }: CheckResult, { files, unreadable }: ReportOptions): string {
   const counts = countFindings(findings);
   const backends = Map.groupBy(judged, ({ backend }) => backend);
   const who = [...backends].map(([backend, of]) => `${of.length} for ${backend}`).join(", ");
@@ -103,6 +105,7 @@ function summary({ findings, judged }: CheckResult, { files }: ReportOptions): s
   ].filter((part) => part !== "");
   const fixable = findings.filter((finding) => finding.fixable).length;
   const help = fixable > 0 ? `; --fix can mend ${fixable}` : "";
+  if (unreadable > 0) found.push(`${unreadable} could not be read`);
   return `${objects}: ${found.length === 0 ? "nothing to say against" : found.join(", ")}${help}.`;
 }
 
