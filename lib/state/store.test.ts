@@ -679,6 +679,19 @@ describe("the background", () => {
     expect(it.store.stats().generation).toBe(2);
   });
 
+  test("a flush between a new journal's rename and the sync of its name makes the name durable too", () => {
+    const it = bench(fakeDisk(), { compactFloorBytes: 1_000 });
+    for (let n = 0; n < 5; n++) it.store.commit(put(n));
+    while (it.store.stats().generation === 1) {
+      it.tasks.shift()?.();
+      if (it.store.stats().generation === 1) it.process.completeSync();
+    }
+    it.store.commit(put(5));
+    expect(it.store.flush()).toEqual({ ok: true });
+    it.disk.powerCut();
+    expect(bench(it.disk).store.table.rows.size).toBe(6);
+  });
+
   test("a stop in the middle of a compaction loses nothing", () => {
     const it = bench(fakeDisk(), { compactFloorBytes: 1_000 });
     for (let n = 0; n < 20; n++) it.store.commit(put(n));
@@ -697,6 +710,7 @@ describe("the background", () => {
     disk.onCall = ({ name }) => (name === "rename" ? { error: "EIO" } : undefined);
     expect(store.close().ok).toBe(false);
     disk.onCall = undefined;
+    expect(disk.paths()).toEqual(["/", DIRECTORY, PATH, `${PATH}.journal`, `${PATH}.lock`]);
     expect([...bench(disk).store.table.rows.keys()]).toEqual(["ns/p1"]);
   });
 });
