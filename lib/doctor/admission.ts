@@ -97,7 +97,13 @@ async function readWebhooks(context: Context): Promise<Webhooks> {
     if (!reply.ok) {
       const outcome = hasCode(reply, 403)
         ? skipped("this identity may not read webhook configurations, and need not", withAdmin)
-        : skipped(`webhook configurations: ${describeFailure(reply)}`);
+        : skipped(
+            admin !== undefined || reply.kind === "http" || (reply.kind === "status" && reply.code !== 401)
+              ? `webhook configurations: ${describeFailure(reply)}`
+              : hasCode(reply, 401)
+                ? "the credential is refused; see cluster.identity"
+                : "the API server does not answer; see cluster.reachable",
+          );
       return { ok: false, outcome };
     }
     all.push(...webhooksOf(reply.body));

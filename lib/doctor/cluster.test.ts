@@ -77,6 +77,7 @@ const webhook = (name: string, failurePolicy: string | undefined, rule: unknown,
     },
   ],
 });
+const validating = "GET /apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations";
 const onPodCreate = { apiGroups: [""], operations: ["CREATE"], resources: ["pods"] };
 const cocoon = webhooks(webhook("pods.mutate.cocoonstack.io", "Ignore", onPodCreate));
 const deployments = (env: unknown): Answers => ({
@@ -571,6 +572,20 @@ const cases: Case[] = [
     }),
     status: "skipped",
     says: ["--admin-kubeconfig"],
+  },
+  {
+    id: "cluster.admission",
+    when: "the credential is refused",
+    spoilt: answering({ [validating]: statusOf(401, "Unauthorized") }),
+    status: "skipped",
+    says: ["cluster.identity"],
+  },
+  {
+    id: "cluster.admission",
+    when: "the API server is away",
+    spoilt: answering({ [validating]: refusedConnection }),
+    status: "skipped",
+    says: ["cluster.reachable"],
   },
   {
     id: "cluster.admission",
