@@ -104,7 +104,8 @@ export class Follower {
   async until(what: string, done: () => boolean): Promise<void> {
     const giveUpAt = Date.now() + roundTimeoutMs;
     while (!done()) {
-      if (Date.now() > giveUpAt) throw new Error(`${this.subject.name}: not ${what} in ${roundTimeoutMs / 1000} s`);
+      if (Date.now() > giveUpAt)
+        throw new Error(`${this.subject.name}: not ${what} in ${roundTimeoutMs / 1000} s`);
       this.subject.alive();
       await new Promise<void>((resolve) => {
         const timer = setTimeout(resolve, 1000);
@@ -130,7 +131,11 @@ export class Follower {
 }
 
 /** Does `work` for each item, `width` at a time. */
-export async function inParallel<T>(items: readonly T[], width: number, work: (item: T) => Promise<void>): Promise<void> {
+export async function inParallel<T>(
+  items: readonly T[],
+  width: number,
+  work: (item: T) => Promise<void>,
+): Promise<void> {
   let at = 0;
   const one = async () => {
     for (let item = items[at++]; item !== undefined; item = items[at++]) await work(item);

@@ -2,7 +2,17 @@
  * What is measured, and where: the daemon and the floor as processes, each with a Node, a namespace and a sandboxd
  * stand-in of its own, on one real control plane.
  */
-import { closeSync, mkdirSync, mkdtempSync, openSync, readFileSync, readSync, rmSync, statSync, writeFileSync } from "node:fs";
+import {
+  closeSync,
+  mkdirSync,
+  mkdtempSync,
+  openSync,
+  readFileSync,
+  readSync,
+  rmSync,
+  statSync,
+  writeFileSync,
+} from "node:fs";
 import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
 import type { Api, KubeObject } from "../controlplane/api.ts";
@@ -134,7 +144,13 @@ export class Subject {
 
   private async startSandboxd(): Promise<void> {
     const main = join(root, "lib/sim/sandboxd-main.ts");
-    const args = ["--token-file", join(this.dir, "token"), "--pool", `${template},none,small,${warm}`, "--control"];
+    const args = [
+      "--token-file",
+      join(this.dir, "token"),
+      "--pool",
+      `${template},none,small,${warm}`,
+      "--control",
+    ];
     const log = openSync(join(this.dir, "sandboxd.log"), "a");
     this.standIn = Bun.spawn([process.execPath, main, ...args], { stdout: "pipe", stderr: log });
     const reader = (this.standIn.stdout as ReadableStream<Uint8Array>).getReader();
@@ -243,8 +259,12 @@ export class Subject {
   alive(): void {
     const { process: child } = this;
     if (child === undefined || (child.exitCode === null && child.signalCode === null)) return;
-    const lines = readFileSync(join(this.dir, `${this.kind}.log`), "utf8").trimEnd().split("\n");
-    throw new Error(`${this.name} ended (${child.exitCode ?? child.signalCode}):\n${lines.slice(-20).join("\n")}`);
+    const lines = readFileSync(join(this.dir, `${this.kind}.log`), "utf8")
+      .trimEnd()
+      .split("\n");
+    throw new Error(
+      `${this.name} ended (${child.exitCode ?? child.signalCode}):\n${lines.slice(-20).join("\n")}`,
+    );
   }
 
   /** SIGTERM, then SIGKILL; waits until it is gone. */
@@ -262,7 +282,11 @@ export class Subject {
     this.standIn?.kill("SIGKILL");
     const { api } = this.world;
     // Nobody is left to finalize what is still there.
-    await api.request("DELETE", this.podsPath, { kind: "DeleteOptions", apiVersion: "v1", gracePeriodSeconds: 0 });
+    await api.request("DELETE", this.podsPath, {
+      kind: "DeleteOptions",
+      apiVersion: "v1",
+      gracePeriodSeconds: 0,
+    });
     for (const path of [
       `/api/v1/namespaces/${this.name}`,
       `/api/v1/nodes/${this.name}`,

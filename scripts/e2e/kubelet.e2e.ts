@@ -71,12 +71,13 @@ describe.skipIf(process.env.VK_E2E_ADDRESS === undefined)("through the API serve
   for (const { verb, path } of interactive)
     test(`kubectl ${verb} is told that it is not served here, and where to go`, async () => {
       const answer = await upgrade(`${world.podPath("a")}/${path}`);
-      expect(answer.status).toBe(501);
+      // For exec and attach the API server speaks WebSocket itself, and passes on what the node said as its error.
+      expect(answer.status === 101 || answer.status === 501).toBe(true);
       expect(answer.body).toMatch(/SDK|preview/i);
     });
 });
 
-/** Asks the API server as kubectl does, for a stream; the answer is what it is told instead of one. */
+/** Asks the API server for a stream, as kubectl does; the answer's body is all that came, stream or not. */
 function upgrade(path: string): Promise<{ status: number | undefined; body: string }> {
   const { server, ca, cert, key } = controlPlane().credentials("admin");
   const headers = {
@@ -94,9 +95,13 @@ function upgrade(path: string): Promise<{ status: number | undefined; body: stri
       });
       response.on("end", () => settle({ status: response.statusCode, body }));
     });
-    asked.on("upgrade", (response, socket) => {
-      socket.destroy();
-      settle({ status: response.statusCode, body: "" });
+    asked.on("upgrade", (response, socket, head) => {
+      let body = head.toString("latin1");
+      socket.on("data", (chunk) => {
+        body += chunk.toString("latin1");
+      });
+      socket.on("close", () => settle({ status: response.statusCode, body }));
+      socket.on("end", () => socket.destroy());
     });
     asked.on("timeout", () => asked.destroy(new Error(`no answer to ${path}`)));
     asked.on("error", fail);
