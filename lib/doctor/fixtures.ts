@@ -1,5 +1,5 @@
-import { expect, test } from "bun:test";
 /** For tests: probes of a host on which everything is right, to be spoilt one by one. */
+import { expect, test } from "bun:test";
 import { type ConfigResult, configFrom, type RunConfig } from "../config/index.ts";
 import type { KubeReply, Method, RequestOptions } from "../kube/index.ts";
 import type { Info } from "../sandboxd/index.ts";
