@@ -2,7 +2,7 @@ import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { mkdtempSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { holderIdentity, readNodeInfo } from "../node/index.ts";
+import { holderIdentity, identityParts, readNodeInfo } from "../node/index.ts";
 import { type ApiServer, startApiServer } from "../sim/apiserver.ts";
 import { type Sandboxd, startSandboxd } from "../sim/sandboxd.ts";
 import { openStore, type Store } from "../state/index.ts";
@@ -176,7 +176,7 @@ describe("doctor with the probes of this machine, against the stand-ins", () => 
         renewTime: new Date().toISOString().replace("Z", "000Z"),
       },
     });
-    const parts = [readNodeInfo(version).machineID, join(dir, "state", "claims.json")];
+    const parts = identityParts(readNodeInfo(version), join(dir, "state", "claims.json"));
     const { name: resource, key } = { name: "leases.coordination.k8s.io", key: "kube-node-lease/vk-doctor" };
     api.objects.create(resource, lease(holderIdentity({ nodeName: "vk-doctor", parts, pid: 1 })));
     expect((await examine()).get("cluster.node")?.found).toContain("ours");

@@ -5,7 +5,7 @@ import { hostname, networkInterfaces, release } from "node:os";
 import { resolve } from "node:path";
 import { type Environment, type HostPort, type RunConfig, readTokenFile } from "../config/index.ts";
 import { createKubeClient, type KubeClient, loadCluster } from "../kube/index.ts";
-import { holderIdentity, readNodeInfo } from "../node/index.ts";
+import { holderIdentity, identityParts, readNodeInfo } from "../node/index.ts";
 import { createSandboxd, type Sandboxd } from "../sandboxd/index.ts";
 import { readTableReadOnly, realFs, recordedHolder } from "../state/index.ts";
 import type {
@@ -52,7 +52,7 @@ export function machineProbes(options: MachineOptions): { probes: Probes; close(
   const { kubeconfig, context } = config.kube;
   const ours = holderIdentity({
     nodeName: config.node.name,
-    parts: [readNodeInfo(version).machineID, resolve(config.statePath)],
+    parts: identityParts(readNodeInfo(version), resolve(config.statePath)),
     pid: 0,
   });
   const probes: Probes = {

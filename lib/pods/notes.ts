@@ -25,7 +25,7 @@ export interface NoteStyle {
 const SENTENCES: Record<Note["kind"], [NoteStyle["level"], string, boolean]> = {
   claimed: ["info", "claimed a sandbox for the Pod", true],
   adopted: ["info", "the Pod adopted the sandbox kept for its owner", true],
-  refused: ["warn", "no sandbox for the Pod", false],
+  refused: ["warn", "no sandbox for the Pod", true],
   recovered: ["warn", "recovered a sandbox that no row held", true],
   preserved: ["info", "preserved the sandbox: its Pod is gone, its authority is not proven gone", true],
   release_decided: ["info", "the sandbox will be released", true],
