@@ -180,12 +180,18 @@ const rank: Readonly<Record<Severity, number>> = { error: 0, warning: 1, info: 2
 
 function sorted(findings: FoundAt[]): FoundAt[] {
   const order = new Map<string, number>();
-  for (const { file } of findings) if (!order.has(file)) order.set(file, order.size);
+  const objects = new Map<SourceObject, number>();
+  for (const { file, source } of findings) {
+    if (!order.has(file)) order.set(file, order.size);
+    if (!objects.has(source.object)) objects.set(source.object, objects.size);
+  }
   return findings.sort(
     (a, b) =>
       (order.get(a.file) ?? 0) - (order.get(b.file) ?? 0) ||
       (a.region?.start.line ?? 0) - (b.region?.start.line ?? 0) ||
       (a.region?.start.column ?? 0) - (b.region?.start.column ?? 0) ||
+      // Objects of the API have no lines, and are told one after the other.
+      (objects.get(a.source.object) ?? 0) - (objects.get(b.source.object) ?? 0) ||
       rank[a.severity] - rank[b.severity],
   );
 }

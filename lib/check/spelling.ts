@@ -29,12 +29,14 @@ export function misspeltKey(key: string): Misspelt | undefined {
   const prefix = key.slice(0, slash + 1);
   const name = key.slice(slash + 1);
   if (isContractKey(key)) {
-    const meant = nearestName(name, [prefix]) ?? exactName(name, prefixes);
+    // vk-cocoon's two prefixes are easily taken for each other.
+    const swapped = prefix === sandboxPrefix ? undefined : exactName(name, [vmPrefix, cocoonSetPrefix]);
+    const meant = swapped ?? nearestName(name, [prefix]);
     return meant === undefined ? {} : { meant };
   }
   const near = nearPrefix(prefix.toLowerCase());
   if (near === undefined) return undefined;
-  const meant = nearestName(name, [near]) ?? exactName(name, prefixes);
+  const meant = nearestName(name, [near]);
   return meant === undefined ? undefined : { meant };
 }
 
