@@ -2,8 +2,12 @@
 
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { request } from "node:https";
+import { issue } from "../../lib/kubelet/certificate.ts";
 import { controlPlane, World } from "./world.ts";
 
+const rbac = "/apis/rbac.authorization.k8s.io/v1";
+/** Roles and bindings of this run's subjects. */
+const granted: string[] = [];
 let world: World;
 
 beforeAll(async () => {
@@ -13,18 +17,32 @@ beforeAll(async () => {
 });
 
 afterAll(async () => {
+  for (const path of granted) await world.api.delete(path);
   await world[Symbol.asyncDispose]();
 });
 
 /** Asks the kubelet port directly; its certificate is its own. */
-function ask(path: string, init: { method?: string; token?: string } = {}): Promise<Response> {
+function ask(
+  path: string,
+  init: { method?: string; token?: string; certificate?: { cert?: string; key?: string } } = {},
+): Promise<Response> {
   return fetch(world.daemon.kubeletUrl + path, {
     method: init.method,
     headers: init.token === undefined ? {} : { authorization: `Bearer ${init.token}` },
-    tls: { rejectUnauthorized: false },
+    tls: { rejectUnauthorized: false, cert: init.certificate?.cert, key: init.certificate?.key },
+    // A connection that another certificate opened must not be used again.
+    keepalive: false,
     signal: AbortSignal.timeout(10_000),
   });
 }
+
+const guarded: Record<string, string> = {
+  "/pods": "nodes/proxy",
+  "/runningpods/": "nodes/proxy",
+  "/stats/summary": "nodes/stats",
+  "/metrics": "nodes/metrics",
+  "/metrics/resource": "nodes/metrics",
+};
 
 test("anyone may ask /healthz, over TLS only", async () => {
   const response = await ask("/healthz");
@@ -38,28 +56,75 @@ test("anyone may ask /healthz, over TLS only", async () => {
 
 test("nothing but /healthz is told to a stranger, or to a service account without the right", async () => {
   const stranger = await serviceAccount("stranger");
-  for (const path of ["/pods", "/runningpods/", "/stats/summary", "/metrics", "/metrics/resource"]) {
+  for (const [path, resource] of Object.entries(guarded)) {
     expect((await ask(path)).status).toBe(401);
     expect((await ask(path, { token: "not-a-token" })).status).toBe(401);
-    expect((await ask(path, { token: stranger })).status).toBe(403);
+    const refused = await ask(path, { token: stranger });
+    expect([path, refused.status]).toEqual([path, 403]);
+    expect(await refused.text()).toContain(`may not get ${resource} of ${world.name}`);
   }
 });
 
-test("a service account that may read nodes/metrics reads metrics, and not the Pods", async () => {
+test("a service account that may read nodes/metrics reads metrics, and nothing else", async () => {
   const token = await serviceAccount("scraper", ["nodes/metrics"]);
-  expect((await ask("/metrics", { token })).status).toBe(200);
-  expect((await ask("/metrics/resource", { token })).status).toBe(200);
-  expect((await ask("/pods", { token })).status).toBe(403);
+  for (const [path, resource] of Object.entries(guarded)) {
+    const answer = await ask(path, { token });
+    expect([path, answer.status]).toEqual([path, resource === "nodes/metrics" ? 200 : 403]);
+  }
+  expect((await ask("/metrics", { token, method: "POST" })).status).toBe(405);
+});
+
+test("a client certificate of --client-ca-file is the user and the groups that it names, with their rights", async () => {
+  const name = `${world.name}-scrapers`;
+  await allow(name, ["nodes/stats"], { kind: "Group", name, apiGroup: "rbac.authorization.k8s.io" });
+  controlPlane().identity(name, { user: "prometheus", groups: [name] });
+  const certificate = controlPlane().credentials(name);
+  expect((await ask("/stats/summary", { certificate })).status).toBe(200);
+  expect((await ask("/pods", { certificate })).status).toBe(403);
+});
+
+test("a client certificate whose user has no rights is 403, and a token beside it adds none", async () => {
+  const name = `${world.name}-nobody`;
+  controlPlane().identity(name, { user: "nobody", groups: [] });
+  const certificate = controlPlane().credentials(name);
+  const token = await serviceAccount("beside", ["nodes/proxy"]);
+  for (const path of Object.keys(guarded)) {
+    expect((await ask(path, { certificate })).status).toBe(403);
+    const both = await ask(path, { certificate, token });
+    expect(await both.text()).toContain('user "nobody" may not');
+  }
+});
+
+test("a client certificate of another authority is nobody's: 401, whatever it names", async () => {
+  const span = { fromMs: Date.now() - 3_600_000, untilMs: Date.now() + 3_600_000 };
+  const certificate = await issue({
+    commonName: "admin",
+    organizations: ["system:masters"],
+    names: [],
+    usage: "client",
+    ...span,
+  });
+  expect((await ask("/pods", { certificate })).status).toBe(401);
+  // And does not stand in the way of a good token.
+  const token = await serviceAccount("reader", ["nodes/proxy"]);
+  expect((await ask("/pods", { certificate, token })).status).toBe(200);
 });
 
 // kube-apiserver does not proxy to loopback; scripts/e2e/run gives the node another address where it can.
 describe.skipIf(process.env.VK_E2E_ADDRESS === undefined)("through the API server", () => {
-  test("its node proxy reads Pods, stats and metrics", async () => {
+  test("its node proxy reads Pods, stats and metrics, with the kubelet-client certificate of the API server", async () => {
     const proxy = `${world.nodePath}/proxy`;
     const { items } = await world.api.get<{ items: { metadata: { name: string } }[] }>(`${proxy}/pods`);
     expect(items.map((p) => p.metadata.name)).toEqual(["a"]);
     expect(await world.api.get(`${proxy}/stats/summary`)).toMatchObject({ node: { nodeName: world.name } });
     expect(await world.api.get<string>(`${proxy}/metrics`)).toContain("# TYPE");
+  });
+
+  test("without --client-ca-file the API server is a stranger: its node proxy is told 401", async () => {
+    await using other = await World.create();
+    const refused = await other.api.get(`${other.nodePath}/proxy/pods`).catch((error: unknown) => error);
+    expect(String(refused)).toMatch(/401|Unauthorized|--client-ca-file/);
+    expect(await other.api.get<string>(`${other.nodePath}/proxy/healthz`)).toBe("ok");
   });
 
   const interactive = [
@@ -112,21 +177,24 @@ function upgrade(path: string): Promise<{ status: number | undefined; body: stri
 /** Makes a service account that may get the named subresources of nodes, and returns a token of it. */
 async function serviceAccount(name: string, resources: string[] = []): Promise<string> {
   await world.api.create(`${world.path}/serviceaccounts`, { metadata: { name } });
-  if (resources.length > 0) {
-    const role = `${world.name}-${name}`;
-    const rbac = "/apis/rbac.authorization.k8s.io/v1";
-    const rules = [{ apiGroups: [""], resources, verbs: ["get"] }];
-    await world.api.create(`${rbac}/clusterroles`, { metadata: { name: role }, rules });
-    await world.api.create(`${rbac}/clusterrolebindings`, {
-      metadata: { name: role },
-      roleRef: { apiGroup: "rbac.authorization.k8s.io", kind: "ClusterRole", name: role },
-      subjects: [{ kind: "ServiceAccount", name, namespace: world.name }],
-    });
-  }
+  if (resources.length > 0)
+    await allow(`${world.name}-${name}`, resources, { kind: "ServiceAccount", name, namespace: world.name });
   const request = { apiVersion: "authentication.k8s.io/v1", kind: "TokenRequest", spec: {} };
   const answer = await world.api.create<{ status: { token: string } }>(
     `${world.path}/serviceaccounts/${name}/token`,
     request,
   );
   return answer.status.token;
+}
+
+/** Lets a subject get the named subresources of nodes, until the tests of this file are over. */
+async function allow(role: string, resources: string[], subject: Record<string, string>): Promise<void> {
+  const rules = [{ apiGroups: [""], resources, verbs: ["get"] }];
+  await world.api.create(`${rbac}/clusterroles`, { metadata: { name: role }, rules });
+  granted.push(`${rbac}/clusterroles/${role}`, `${rbac}/clusterrolebindings/${role}`);
+  await world.api.create(`${rbac}/clusterrolebindings`, {
+    metadata: { name: role },
+    roleRef: { apiGroup: "rbac.authorization.k8s.io", kind: "ClusterRole", name: role },
+    subjects: [subject],
+  });
 }
