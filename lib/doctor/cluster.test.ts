@@ -290,7 +290,16 @@ const cases: Case[] = [
     when: "get is not allowed to a node",
     spoilt: answering({ ...userIs("system:node:vk-1", "system:nodes"), ...denying("get sandboxes") }),
     status: "fail",
-    says: ["--verb=get --resource=sandboxes.agents.x-k8s.io", "--group=system:nodes"],
+    says: ["'s/vk-sandboxd-node1/vk-1/g' manifests/rbac-node-identity.yaml"],
+  },
+  {
+    id: "cluster.rbac.leases",
+    when: "a user of the operator's own may not renew one",
+    spoilt: answering({ ...userIs("jo"), ...denying("patch leases") }),
+    status: "fail",
+    says: [
+      "kubectl create rolebinding vk-sandbox-bound --namespace=kube-node-lease --role=vk-sandbox --user=jo",
+    ],
   },
   {
     id: "cluster.rbac.tokenreviews",

@@ -219,26 +219,29 @@ async function rights(context: Context, need: Need): Promise<Outcome> {
   if (denied.length === 0) return pass(`${listed(verbs)}${where}`);
   return (need.essential ? fail : warn)(
     `this identity may not ${listed(denied)} ${need.resource}${where}`,
-    asNode ? grantToNode(need) : grant(need, who.ok ? who.value.username : ""),
+    asNode ? grantToNode(context.config.node.name) : grant(need, who.ok ? who.value.username : ""),
   );
 }
 
 /** The commands that give an identity what manifests/rbac.yaml gives its own. */
-function grant({ role }: Need, username: string): string {
+function grant({ role, namespace }: Need, username: string): string {
   const apply = "kubectl apply -f manifests/rbac.yaml";
   const account = /^system:serviceaccount:([^:]+:[^:]+)$/.exec(username)?.[1];
+  const prefix = namespace === undefined ? "Cluster" : "";
   if (account === "vk-sandbox:vk-sandbox" || username === "") {
-    return `${apply} (ClusterRole and ClusterRoleBinding ${role} in it)`;
+    return `${apply} (${prefix}Role and ${prefix}RoleBinding ${role} in it)`;
   }
   const subject = account === undefined ? `--user=${username}` : `--serviceaccount=${account}`;
-  return `${apply}, then bind it to this identity: kubectl create clusterrolebinding ${role}-bound --clusterrole=${role} ${subject}`;
+  const bind =
+    namespace === undefined
+      ? `clusterrolebinding ${role}-bound --clusterrole=${role}`
+      : `rolebinding ${role}-bound --namespace=${namespace} --role=${role}`;
+  return `${apply}, then bind it to this identity: kubectl create ${bind} ${subject}`;
 }
 
-/** The Node authorizer grants the rest by itself; all nodes get this one read, and not the whole role. */
-function grantToNode({ group, resource, verbs }: Need): string {
-  const name = `vk-sandbox-nodes-${resource.replace("/", "-")}`;
-  const qualified = group === "" ? resource : `${resource}.${group}`;
-  return `kubectl create clusterrole ${name} --verb=${verbs.join(",")} --resource=${qualified} && kubectl create clusterrolebinding ${name} --clusterrole=${name} --group=system:nodes`;
+/** The Node authorizer grants the rest by itself: what it does not is in a manifest, bound to this one node. */
+function grantToNode(nodeName: string): string {
+  return `sed 's/vk-sandboxd-node1/${nodeName}/g' manifests/rbac-node-identity.yaml | kubectl apply -f -`;
 }
 
 type Served =

@@ -13,7 +13,7 @@ async function granted(): Promise<string[]> {
   const text = await Bun.file(join(import.meta.dir, "../../manifests/rbac.yaml")).text();
   const documents = Bun.YAML.parse(text) as Manifest[];
   return documents
-    .filter(({ kind }) => kind === "ClusterRole")
+    .filter(({ kind }) => kind === "ClusterRole" || kind === "Role")
     .flatMap(({ metadata, rules = [] }) =>
       rules.flatMap(({ apiGroups, resources, verbs }) =>
         apiGroups.flatMap((group) =>

@@ -2,8 +2,8 @@
  * What one test lives in: a namespace, a sandboxd stand-in, a node of its own with its daemon, and a sandbox
  * controller, on the control plane that scripts/e2e/run started. Everything is gone when the test is over.
  *
- * The daemon always runs as the service account of manifests/rbac.yaml: a request that the API server refused
- * it fails the test, and so does a credential in its log.
+ * The daemon runs as the service account of manifests/rbac.yaml unless told otherwise: a request that the API server
+ * refused it fails the test, and so does a credential in its log.
  */
 import { closeSync, mkdtempSync, openSync, readSync, rmSync, statSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -66,6 +66,8 @@ export interface WorldOptions {
   idle?: boolean;
   /** No sandbox controller: nothing makes Pods of Sandboxes but the test. */
   noController?: boolean;
+  /** Path of the daemon's kubeconfig, given the world's name, which is the Node's too. Default: the service account's. */
+  identity?: (name: string) => string;
 }
 
 /** What a test changes about the Pod it makes. */
@@ -141,7 +143,7 @@ export class World implements AsyncDisposable {
   daemonOf(changes: { nodeName?: string; dir?: string; flags?: string[] } = {}): Daemon {
     const daemon = new Daemon({
       nodeName: changes.nodeName ?? this.name,
-      kubeconfig: controlPlane().kubeconfig("vk-sandbox"),
+      kubeconfig: this.options.identity?.(this.name) ?? controlPlane().kubeconfig("vk-sandbox"),
       sandboxdUrl: this.sandboxd.url,
       tokenFile: join(this.dir, "token"),
       dir: changes.dir ?? join(this.dir, "daemon"),
