@@ -57,14 +57,14 @@ export function runnersOf(target: Target): Runner[] {
 /**
  * Runs version and demo of a binary in each way this machine has.
  *
- * @param expected version and commit that it must name
+ * @param expected what it must name as its build
  * @returns one line for each way, passed or not possible here
  * @throws when the binary answers something else, or the demo fails
  */
 export async function checkBinary(
   target: Target,
   binary: string,
-  expected: { version: string; commit: string },
+  expected: { version: string; commit: string; date: string },
 ): Promise<string[]> {
   const lines: string[] = [];
   for (const runner of runnersOf(target)) {
@@ -76,7 +76,8 @@ export async function checkBinary(
     const ask = (words: string[], timeoutMs: number) =>
       run([...prefix, binary, ...words], { env, timeoutMs });
     const told: unknown = JSON.parse(await ask(["version", "--json"], 60_000));
-    const wanted = { ...expected, arch: target.arch, platform: "linux" };
+    const { version, commit, date } = expected;
+    const wanted = { version, commit, buildDate: date, arch: target.arch, platform: "linux" };
     for (const [field, value] of Object.entries(wanted)) {
       const found = typeof told === "object" && told !== null ? Reflect.get(told, field) : undefined;
       if (found !== value) throw new Error(`${binary} says ${field} ${String(found)}, and not ${value}`);
