@@ -29,6 +29,10 @@ export const verbs: Readonly<Record<string, VerbEntry>> = {
     summary: "Judge Pod templates against the contract: who serves them, and every way they can fail.",
     load: () => import("./check.ts").then((m) => m.checkVerb),
   },
+  explain: {
+    summary: "Tell the one reason why a Pod is Pending, Failed or not Ready, and what to do.",
+    load: () => import("./explain.ts").then((m) => m.explainVerb),
+  },
   version: {
     summary: "Print version, commit and build date.",
     load: () => import("./version.ts").then((m) => m.version),

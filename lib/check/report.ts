@@ -1,4 +1,5 @@
 /** Findings for people, and as one JSON object. */
+import { count } from "../words.ts";
 import type { CheckResult } from "./check.ts";
 import { type Rule, ruleList } from "./rules.ts";
 import type { Finding, Judged, Severity, Skipped, Unreadable } from "./types.ts";
@@ -96,21 +97,17 @@ function summary({ findings, judged }: CheckResult, { files, unreadable }: Repor
   const counts = countFindings(findings);
   const backends = Map.groupBy(judged, ({ backend }) => backend);
   const who = [...backends].map(([backend, of]) => `${of.length} for ${backend}`).join(", ");
-  const where = files === 0 ? "" : ` in ${plural(files, "file")}`;
-  const objects = `${plural(judged.length, "object")} judged${where}${who === "" ? "" : ` (${who})`}`;
+  const where = files === 0 ? "" : ` in ${count(files, "file")}`;
+  const objects = `${count(judged.length, "object")} judged${where}${who === "" ? "" : ` (${who})`}`;
   const found = [
-    counts.error > 0 ? plural(counts.error, "error") : "",
-    counts.warning > 0 ? plural(counts.warning, "warning") : "",
-    counts.info > 0 ? plural(counts.info, "note") : "",
+    counts.error > 0 ? count(counts.error, "error") : "",
+    counts.warning > 0 ? count(counts.warning, "warning") : "",
+    counts.info > 0 ? count(counts.info, "note") : "",
   ].filter((part) => part !== "");
   const fixable = findings.filter((finding) => finding.fixable).length;
   const help = fixable > 0 ? `; --fix can mend ${fixable}` : "";
   if (unreadable > 0) found.push(`${unreadable} could not be read`);
   return `${objects}: ${found.length === 0 ? "nothing to say against" : found.join(", ")}${help}.`;
-}
-
-function plural(n: number, one: string): string {
-  return `${n} ${one}${n === 1 ? "" : "s"}`;
 }
 
 const indent = 10;

@@ -69,7 +69,8 @@ function scheduling(c: Case): Hit[] {
     return hits;
   }
   if (subject.live && nodeName !== "") return hits;
-  hits.push(...selector(c));
+  const selected = selector(c);
+  hits.push(...selected);
   if (!toleratesProvider(subject.spec, taintSandboxd)) {
     const ours = listOf(subject.spec.tolerations).findIndex((t) => mapOf(t).key === providerTaint);
     hits.push({
@@ -80,7 +81,8 @@ function scheduling(c: Case): Hit[] {
       edits: [tolerationEdit(subject)],
     });
   }
-  if (verdict.sandboxd !== undefined) hits.push(...liveNodes(c));
+  // A selector that is wrong by the contract fits no node either; that is one mistake.
+  if (verdict.sandboxd !== undefined && selected.length === 0) hits.push(...liveNodes(c));
   return hits;
 }
 
