@@ -16,13 +16,17 @@ export type Runner =
 /** Looks what this machine has for a target. */
 export function runnersOf(target: Target): Runner[] {
   const { arch, libc } = target;
-  const loader = `/lib/ld-musl-${arch === "x64" ? "x86_64" : "aarch64"}.so.1`;
-  if (libc === "musl" && (arch !== process.arch || !existsSync(loader)))
-    return [
-      { missing: `${loader} with libstdc++, for ${process.arch === arch ? "this" : "an"} ${arch} machine` },
-    ];
-  // Where musl's libstdc++ is not in its default place, as on a glibc system.
+  // Where musl's libstdc++ is, if not in its usual place (as on a glibc system that has musl beside it).
   const muslPath = process.env.VK_MUSL_LIBRARY_PATH;
+  if (libc === "musl") {
+    const needed = [
+      `/lib/ld-musl-${arch === "x64" ? "x86_64" : "aarch64"}.so.1`,
+      join(muslPath ?? "/usr/lib", "libstdc++.so.6"),
+    ];
+    const missing = needed.filter((file) => !existsSync(file));
+    if (arch !== process.arch) return [{ missing: `a musl system for ${arch}` }];
+    if (missing.length > 0) return [{ missing: `musl's ${missing.join(" and ")}` }];
+  }
   const env: Record<string, string> =
     libc === "musl" && muslPath !== undefined ? { LD_LIBRARY_PATH: muslPath } : {};
   if (arch === process.arch) {
