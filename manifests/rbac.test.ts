@@ -20,7 +20,7 @@ const read = async (file: string) =>
   Bun.YAML.parse(await Bun.file(join(import.meta.dir, file)).text()) as Manifest[];
 
 const rbac = await read("rbac.yaml");
-const ofNodes = await read("rbac-node-identity.yaml");
+const ofNodes = await read("node-identity.yaml");
 const isRole = ({ kind }: Manifest) => kind === "Role" || kind === "ClusterRole";
 const isBinding = ({ kind }: Manifest) => kind === "RoleBinding" || kind === "ClusterRoleBinding";
 const rulesOf = (manifests: Manifest[], name: string) =>
@@ -28,7 +28,7 @@ const rulesOf = (manifests: Manifest[], name: string) =>
 
 for (const [file, manifests] of [
   ["rbac.yaml", rbac],
-  ["rbac-node-identity.yaml", ofNodes],
+  ["node-identity.yaml", ofNodes],
 ] as const)
   describe(file, () => {
     const rules = manifests.filter(isRole).flatMap((manifest) => manifest.rules ?? []);

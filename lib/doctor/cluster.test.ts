@@ -290,7 +290,7 @@ const cases: Case[] = [
     when: "get is not allowed to a node",
     spoilt: answering({ ...userIs("system:node:vk-1", "system:nodes"), ...denying("get sandboxes") }),
     status: "fail",
-    says: ["'s/vk-sandboxd-node1/vk-1/g' manifests/rbac-node-identity.yaml"],
+    says: ["'s/vk-sandboxd-node1/vk-1/g' manifests/node-identity.yaml"],
   },
   {
     id: "cluster.rbac.leases",

@@ -241,7 +241,7 @@ function grant({ role, namespace }: Need, username: string): string {
 
 /** The Node authorizer grants the rest by itself: what it does not is in a manifest, bound to this one node. */
 function grantToNode(nodeName: string): string {
-  return `sed 's/vk-sandboxd-node1/${nodeName}/g' manifests/rbac-node-identity.yaml | kubectl apply -f -`;
+  return `sed 's/vk-sandboxd-node1/${nodeName}/g' manifests/node-identity.yaml | kubectl apply -f -`;
 }
 
 type Served =

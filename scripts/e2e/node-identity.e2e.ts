@@ -1,6 +1,6 @@
 /**
  * The provider as `system:node:NAME` in `system:nodes`, under the Node authorizer and NodeRestriction: what works with
- * manifests/rbac-node-identity.yaml, what is refused and said once, and how far a stolen identity reaches.
+ * manifests/node-identity.yaml, what is refused and said once, and how far a stolen identity reaches.
  */
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { readFileSync } from "node:fs";
@@ -9,7 +9,7 @@ import { parseAllDocuments } from "yaml";
 import { Api, ApiError, type KubeObject } from "../controlplane/api.ts";
 import { conditionOf, controlPlane, World } from "./world.ts";
 
-const manifest = join(import.meta.dir, "../../manifests/rbac-node-identity.yaml");
+const manifest = join(import.meta.dir, "../../manifests/node-identity.yaml");
 
 /** A client certificate for `system:node:NAME`, and its kubeconfig. */
 const identity = (name: string) =>
@@ -45,7 +45,7 @@ async function refusal(asked: Promise<unknown>): Promise<number> {
 
 const said = (world: World, words: RegExp) => world.daemon.log.filter((line) => words.test(line));
 
-describe("with manifests/rbac-node-identity.yaml", () => {
+describe("with manifests/node-identity.yaml", () => {
   let world: World;
   let unbind = async () => {};
 
