@@ -25,6 +25,8 @@ export interface DaemonOptions {
   binary?: string;
   /** Where the kubelet port listens and what the Node says is its address. */
   address?: string;
+  /** Environment beside PATH, HOME and KUBECONFIG. */
+  env?: Record<string, string>;
 }
 
 export class Daemon {
@@ -79,7 +81,7 @@ export class Daemon {
       {
         cwd: dir,
         // Nothing of the caller's environment: no variable of this machine may change what is tested.
-        env: { PATH: process.env.PATH ?? "", HOME: dir, KUBECONFIG: kubeconfig },
+        env: { PATH: process.env.PATH ?? "", HOME: dir, KUBECONFIG: kubeconfig, ...this.options.env },
         stdin: "ignore",
         stdout: "pipe",
         stderr: "pipe",

@@ -5,14 +5,23 @@
  * The daemon runs as the service account of manifests/rbac.yaml unless told otherwise: a request that the API server
  * refused it fails the test, and so does a credential in its log.
  */
-import { closeSync, mkdtempSync, openSync, readSync, rmSync, statSync, writeFileSync } from "node:fs";
+import {
+  closeSync,
+  mkdirSync,
+  mkdtempSync,
+  openSync,
+  readSync,
+  rmSync,
+  statSync,
+  writeFileSync,
+} from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { type Sandboxd, startSandboxd } from "../../lib/sim/sandboxd.ts";
+import { type Sandboxd, type SandboxdOptions, startSandboxd } from "../../lib/sim/sandboxd.ts";
 import { type Api, ApiError, type KubeObject, type List, type OwnerReference } from "../controlplane/api.ts";
 import { ControlPlane } from "../controlplane/controlplane.ts";
 import { type SandboxController, sandboxApi, startSandboxController } from "./controller.ts";
-import { Daemon } from "./daemon.ts";
+import { Daemon, type DaemonOptions } from "./daemon.ts";
 import { type EventuallyOptions, eventually } from "./eventually.ts";
 
 export const template = "registry.example/sandbox/rt:24.04";
@@ -68,6 +77,15 @@ export interface WorldOptions {
   noController?: boolean;
   /** Path of the daemon's kubeconfig, given the world's name, which is the Node's too. Default: the service account's. */
   identity?: (name: string) => string;
+  /** Of the stand-in, beside its token and its pool. */
+  sandboxd?: Omit<SandboxdOptions, "token" | "random">;
+}
+
+/** A further virtual Node with a sandboxd of its own. */
+export interface SecondNode {
+  name: string;
+  sandboxd: Sandboxd;
+  daemon: Daemon;
 }
 
 /** What a test changes about the Pod it makes. */
@@ -93,6 +111,7 @@ export class World implements AsyncDisposable {
   readonly api: Api = controlPlane().api;
   readonly daemon: Daemon;
   private readonly daemons: Daemon[] = [];
+  private readonly others: SecondNode[] = [];
   private controller: SandboxController | undefined;
   private auditFrom = sizeOf(controlPlane().auditLog);
 
@@ -100,8 +119,7 @@ export class World implements AsyncDisposable {
     readonly name: string,
     readonly dir: string,
     readonly sandboxd: Sandboxd,
-    /** Every credential of this world: root's token, and those of the VMs. */
-    private readonly secrets: string[],
+    private readonly secrets: Secrets,
     private readonly options: WorldOptions,
   ) {
     this.daemon = this.daemonOf();
@@ -113,17 +131,11 @@ export class World implements AsyncDisposable {
     const dir = mkdtempSync(join(tmpdir(), `${name}-`));
     const rootToken = `root-${crypto.randomUUID()}`;
     writeFileSync(join(dir, "token"), `${rootToken}\n`, { mode: 0o600 });
-    const secrets = [rootToken];
-    const sandboxd = await startSandboxd({
-      token: rootToken,
-      // What it draws becomes ids (a part of it) and tokens (all of it, without hyphens).
-      random: () => {
-        const drawn = crypto.randomUUID();
-        secrets.push(drawn.replaceAll("-", ""));
-        return drawn;
-      },
-      pools: [{ template, net: "none", size: "small", warm: options.warm ?? 50 }],
-    });
+    const secrets: Secrets = {
+      node: [rootToken, ...Object.keys(options.sandboxd?.tenants ?? {})],
+      vms: new Set(),
+    };
+    const sandboxd = await standIn(rootToken, secrets, options);
     const world = new World(name, dir, sandboxd, secrets, options);
     try {
       await world.api.create("/api/v1/namespaces", { metadata: { name } });
@@ -140,17 +152,41 @@ export class World implements AsyncDisposable {
   }
 
   /** Another daemon for the same cluster and sandboxd; the same node name unless `nodeName` is given. */
-  daemonOf(changes: { nodeName?: string; dir?: string; flags?: string[] } = {}): Daemon {
+  daemonOf(changes: Partial<DaemonOptions> = {}): Daemon {
     const daemon = new Daemon({
-      nodeName: changes.nodeName ?? this.name,
+      nodeName: this.name,
       kubeconfig: this.options.identity?.(this.name) ?? controlPlane().kubeconfig("vk-sandbox"),
       sandboxdUrl: this.sandboxd.url,
       tokenFile: join(this.dir, "token"),
-      dir: changes.dir ?? join(this.dir, "daemon"),
+      dir: join(this.dir, "daemon"),
+      ...changes,
       flags: [...(this.options.flags ?? []), ...(changes.flags ?? [])],
     });
     this.daemons.push(daemon);
     return daemon;
+  }
+
+  /** Another Node with a sandboxd and a daemon of its own; returns when it is Ready. */
+  async addNode(options: Pick<WorldOptions, "warm" | "flags" | "sandboxd"> = {}): Promise<SecondNode> {
+    const name = `${this.name}-${this.others.length + 2}`;
+    const rootToken = `root-${crypto.randomUUID()}`;
+    this.secrets.node.push(rootToken);
+    const dir = join(this.dir, name);
+    mkdirSync(dir);
+    const tokenFile = join(dir, "token");
+    writeFileSync(tokenFile, `${rootToken}\n`, { mode: 0o600 });
+    const sandboxd = await standIn(rootToken, this.secrets, options);
+    const daemon = this.daemonOf({
+      nodeName: name,
+      sandboxdUrl: sandboxd.url,
+      tokenFile,
+      dir,
+      flags: options.flags,
+    });
+    this.others.push({ name, sandboxd, daemon });
+    await daemon.start();
+    await this.nodeReady(name);
+    return { name, sandboxd, daemon };
   }
 
   startController(): void {
@@ -174,10 +210,10 @@ export class World implements AsyncDisposable {
     await this.nodeReady();
   }
 
-  async nodeReady(): Promise<Node> {
+  async nodeReady(name = this.name): Promise<Node> {
     const node = await this.eventually(
-      `Node ${this.name} is Ready and takes Pods`,
-      () => this.node(),
+      `Node ${name} is Ready and takes Pods`,
+      () => this.node(name),
       (n) =>
         conditionOf(n, "Ready")?.status === "True" &&
         !(n?.spec.taints ?? []).some((t) => t.key.startsWith("node.kubernetes.io/")),
@@ -196,7 +232,7 @@ export class World implements AsyncDisposable {
   }
 
   get leasePath(): string {
-    return `/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/${this.name}`;
+    return leasePathOf(this.name);
   }
 
   sandboxPath(name = ""): string {
@@ -207,8 +243,8 @@ export class World implements AsyncDisposable {
     return `${this.path}/pods/${name}`;
   }
 
-  node(): Promise<Node | undefined> {
-    return this.api.find<Node>(this.nodePath);
+  node(name = this.name): Promise<Node | undefined> {
+    return this.api.find<Node>(`/api/v1/nodes/${name}`);
   }
 
   pod(name: string): Promise<Pod | undefined> {
@@ -365,8 +401,10 @@ export class World implements AsyncDisposable {
       (r) => r.annotations?.["authorization.k8s.io/decision"] === "forbid",
     );
     await this.remove();
-    const leaked = log.find((line) => this.secrets.some((secret) => line.includes(secret)));
+    const leaked = log.find((line) => mentions(line, this.secrets));
     if (leaked !== undefined) throw new Error(`the daemon logged a credential: ${leaked}`);
+    const fault = log.find((line) => line.includes("a fault in vk-sandbox itself"));
+    if (fault !== undefined) throw new Error(`the daemon met a fault of its own: ${fault}`);
     if (refused.length > 0) {
       const lines = refused.slice(0, 5).map((r) => `${r.verb} ${r.requestURI}`);
       throw new Error(`manifests/rbac.yaml does not allow what the daemon asked: ${lines.join(", ")}`);
@@ -376,14 +414,13 @@ export class World implements AsyncDisposable {
   private async remove(): Promise<void> {
     await this.stopController();
     await Promise.all(this.daemons.map((d) => d.kill()));
-    await this.sandboxd.stop();
+    for (const { sandboxd } of [this, ...this.others]) await sandboxd.stop();
     const now = { gracePeriodSeconds: 0 };
     for (const path of [
       this.sandboxPath(),
       `${this.path}/pods`,
       `/api/v1/namespaces/${this.name}`,
-      this.nodePath,
-      this.leasePath,
+      ...[this, ...this.others].flatMap(({ name }) => [`/api/v1/nodes/${name}`, leasePathOf(name)]),
     ])
       await this.api.delete(path, path.endsWith("/pods") ? now : {}).catch((error: unknown) => {
         if (!(error instanceof ApiError)) throw error;
@@ -428,6 +465,40 @@ export function evictedAfter(seconds: number): Record<string, unknown>[] {
     effect: "NoExecute",
     tolerationSeconds: seconds,
   }));
+}
+
+/** Every credential of a world: those of its sandboxds, and those of their VMs, which are 32 hexadecimal digits. */
+interface Secrets {
+  node: string[];
+  vms: Set<string>;
+}
+
+function mentions(line: string, secrets: Secrets): boolean {
+  const digits = line.match(/[0-9a-f]{32}/g) ?? [];
+  return digits.some((d) => secrets.vms.has(d)) || secrets.node.some((token) => line.includes(token));
+}
+
+/** A sandboxd stand-in; every credential that it gives out is added to `secrets`. */
+function standIn(
+  rootToken: string,
+  secrets: Secrets,
+  { warm = 50, sandboxd }: Pick<WorldOptions, "warm" | "sandboxd">,
+): Promise<Sandboxd> {
+  return startSandboxd({
+    pools: [{ template, net: "none", size: "small", warm }],
+    ...sandboxd,
+    token: rootToken,
+    // What it draws becomes ids (a part of it) and tokens (all of it, without hyphens).
+    random: () => {
+      const drawn = crypto.randomUUID();
+      secrets.vms.add(drawn.replaceAll("-", ""));
+      return drawn;
+    },
+  });
+}
+
+function leasePathOf(node: string): string {
+  return `/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/${node}`;
 }
 
 function sizeOf(path: string): number {
