@@ -101,7 +101,12 @@ export async function run(config: RunConfig): Promise<number> {
     qps: config.kube.qps,
     burst: config.kube.burst,
     userAgent: `vk-sandbox/${version}`,
-    onRequest: telemetry.onRequest,
+    onRequest(verb, code, ms) {
+      telemetry.onRequest(verb, code, ms);
+      // The API server is back: the Pod watch need not wait out its backoff.
+      const answered = code >= 200 && code < 300 && verb !== "watch" && verb !== "list";
+      if (answered && podWatch?.stats.connected === false) podWatch.retryNow();
+    },
   });
   const discovery = createDiscovery(kube);
   const sandboxd = createSandboxd({ url: config.sandboxd.url, token: () => token.file?.current() });

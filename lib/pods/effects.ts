@@ -82,6 +82,8 @@ export function createEffects(options: EffectsOptions): (effect: Effect) => Prom
       contentType: strategicMergePatch,
       query: { fieldManager: FIELD_MANAGER },
       metadataOnly: true,
+      // The same status twice is the same status.
+      repeatable: true,
     });
     return callResult(reply);
   }

@@ -1,6 +1,9 @@
 import type { CallResult, ClaimResult, Listed, ReadResult } from "../provider/types.ts";
 import { badToken, type ClaimSpec, judgeClaim } from "./claim.ts";
+import { createGate } from "./gate.ts";
 import {
+  CALLS_IN_FLIGHT_MAX,
+  CLAIMS_IN_FLIGHT_MAX,
   timeouts as defaultTimeouts,
   isId,
   isToken,
@@ -27,6 +30,8 @@ import {
   parseBody,
   type Reply,
 } from "./transport.ts";
+
+const CLAIM_PATH = "/v1/claim";
 
 export interface SandboxdOptions {
   /** `http://host:port`, `https://…` or `unix:///path/of/socket`. */
@@ -81,6 +86,8 @@ export function createSandboxd(options: SandboxdOptions): Sandboxd {
   const { url, token: rootToken = () => undefined, fetch = globalThis.fetch } = options;
   const { claimMs, callMs } = { ...defaultTimeouts, ...options.timeouts };
   const send = createTransport(url, fetch);
+  const claims = createGate(CLAIMS_IN_FLIGHT_MAX);
+  const calls = createGate(CALLS_IN_FLIGHT_MAX);
 
   /** Sends with a credential, unless it is none that could be sent. */
   async function call(
@@ -93,7 +100,9 @@ export function createSandboxd(options: SandboxdOptions): Sandboxd {
       return { kind: "unsent", why: "the credential is empty or has characters that no header can carry" };
     }
     const { body, timeoutMs = callMs, bytesMax = REPLY_BYTES_MAX } = extra;
-    return send({ method, path, token, body, timeoutMs, bytesMax });
+    // The time limit counts from the sending, not from the coming.
+    const gate = path === CLAIM_PATH ? claims : calls;
+    return gate.through(() => send({ method, path, token, body, timeoutMs, bytesMax }));
   }
 
   /** Why an exchange did not bring what it should, in words. */
@@ -176,7 +185,7 @@ export function createSandboxd(options: SandboxdOptions): Sandboxd {
         ttl_seconds: spec.ttlSeconds,
         claim_ref: spec.claimRef,
       };
-      const reply = await call("POST", "/v1/claim", token, { body, timeoutMs: claimMs });
+      const reply = await call("POST", CLAIM_PATH, token, { body, timeoutMs: claimMs });
       return judgeClaim(reply, spec, url, token);
     },
 

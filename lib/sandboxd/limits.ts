@@ -30,3 +30,11 @@ export function isId(value: unknown): value is string {
 export function isToken(value: unknown): value is string {
   return typeof value === "string" && value.length <= TOKEN_CHARS_MAX && /^[!-~]+$/.test(value);
 }
+
+/**
+ * Requests in flight at once. Bun's fetch carries at most 256 of the whole process, whatever the host: without a
+ * bound of their own, slow claims would keep heartbeats from being sent. Claims have a bound apart, so that none of
+ * them holds up a release or a health probe.
+ */
+export const CLAIMS_IN_FLIGHT_MAX = 96;
+export const CALLS_IN_FLIGHT_MAX = 32;
