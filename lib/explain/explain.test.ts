@@ -1,4 +1,6 @@
 import { describe, expect, test } from "bun:test";
+import { readFileSync } from "node:fs";
+import { join } from "node:path";
 import type { Evidence, NodeState, PodFact, SandboxFact } from "./evidence.ts";
 import { eventFact, podFact, sandboxFact } from "./evidence.ts";
 import { explain, type ReasonId } from "./explain.ts";
@@ -679,4 +681,17 @@ test("a message of another program cannot move the cursor", () => {
     pod: pod({ status: { phase: "Failed", reason: "x", message: "a\u001b[2Jb\r\nc" } }),
   });
   expect(explanation.because).toBe("x: ab c");
+});
+
+test("every reason is tried above, and named in docs/check.md", () => {
+  const source = readFileSync(join(import.meta.dir, "explain.ts"), "utf8");
+  const union = source.slice(
+    source.indexOf("export type ReasonId"),
+    source.indexOf("export interface Explanation"),
+  );
+  const ids = [...union.matchAll(/"([a-z-]+)"/g)].map(([, id = ""]) => id);
+  const docs = readFileSync(join(import.meta.dir, "../../docs/check.md"), "utf8");
+  expect(ids.length).toBeGreaterThan(20);
+  expect([...new Set(rows.map(({ reason }) => reason as string))].sort()).toEqual(ids.sort());
+  expect(ids.filter((id) => !docs.includes(`\`${id}\``))).toEqual([]);
 });

@@ -40,8 +40,7 @@ export type ReasonId =
   | "claim-id-written"
   | "failed-for-good"
   | "failed"
-  | "succeeded"
-  | "other";
+  | "succeeded";
 
 export interface Explanation {
   /** `Pod default/agent-1` */

@@ -531,3 +531,80 @@ test("both files hold nothing but policies and bindings that belong together", a
     }
   }
 });
+
+describe("what check says that the API server refuses, it refuses", () => {
+  type Changed = (object: Record<string, never>) => object;
+  const set =
+    (path: string, value: unknown): Changed =>
+    (object) => {
+      const copy = structuredClone(object) as Record<string, unknown>;
+      const steps = path.split("/");
+      const last = steps.pop() ?? "";
+      let at = copy;
+      for (const step of steps) {
+        at[step] ??= {};
+        at = at[step] as Record<string, unknown>;
+      }
+      at[last] = value;
+      return copy;
+    };
+  const refused: [name: string, kind: keyof typeof kinds, change: Changed, rule: string, status: number][] = [
+    [
+      "a number as an annotation of a template",
+      "Sandbox",
+      set("spec/podTemplate/metadata/annotations/a", 60),
+      "manifest/not-a-string",
+      422,
+    ],
+    [
+      "a number as an annotation of a Pod",
+      "Pod",
+      set("metadata/annotations/a", 60),
+      "manifest/not-a-string",
+      400,
+    ],
+    [
+      "a boolean as a label of an object",
+      "Sandbox",
+      set("metadata/labels", { a: true }),
+      "manifest/not-a-string",
+      400,
+    ],
+    [
+      "a number in a selector",
+      "SandboxTemplate",
+      set("spec/podTemplate/spec/nodeSelector/a", 1),
+      "manifest/not-a-string",
+      422,
+    ],
+    [
+      "a Sandbox without a Pod template",
+      "Sandbox",
+      set("spec/podTemplate", {}),
+      "manifest/no-pod-template",
+      422,
+    ],
+    ["a Pod without containers", "Pod", set("spec/containers", []), "manifest/no-pod-template", 422],
+    [
+      "a RuntimeClass that does not exist",
+      "Pod",
+      set("spec/runtimeClassName", "nobody-made-it"),
+      "sandboxd/runtime-class",
+      403,
+    ],
+  ];
+  test.each(refused)("%s", async (_, kind, change, rule, status) => {
+    const { path, object } = kinds[kind](right);
+    const wrong = change(object as unknown as Record<string, never>);
+    expect((await send("POST", path, wrong)).status).toBe(status);
+    const { objects } = parseManifests({ name: "row", text: JSON.stringify(wrong), bom: false });
+    expect(check({ objects, nowMs: Date.now() }).findings.map((finding): string => finding.rule)).toContain(
+      rule,
+    );
+  });
+  test("null is empty, and not refused", async () => {
+    const { path, object } = kinds.Sandbox(right);
+    const wrong = set("spec/podTemplate/metadata/annotations/a", null);
+    expect((await send("POST", path, wrong(object as unknown as Record<string, never>))).status).toBe(201);
+  });
+});
