@@ -71,6 +71,11 @@ export function isTerminal(pod: PodView): boolean {
   return pod.phase === "Failed" || pod.phase === "Succeeded";
 }
 
+/** Whether the Pod is to be served: neither at its end nor on its way there. */
+export function isLive(pod: PodView): boolean {
+  return !pod.deleting && !isTerminal(pod);
+}
+
 /** Splits `<namespace>/<name>`. */
 export function splitKey(key: string): { namespace: string; name: string } {
   const slash = key.indexOf("/");

@@ -1,7 +1,9 @@
+import { hasAuthority } from "./authority.ts";
 import {
   authorityOf,
   claimAxes,
   digestCovers,
+  isLive,
   isNewer,
   isTerminal,
   mergeDigest,
@@ -92,9 +94,14 @@ export interface Counts {
 }
 
 export interface Provider {
-  /** Folds one event in and starts what follows from it. Never throws on any input event. */
-  handle(event: Event, nowMs: number): void;
-  /** When the next `tick` is due, in ms since the epoch; Infinity when nothing waits. */
+  /**
+   * Folds one event in and starts what follows from it. Never throws on any input event.
+   *
+   * @param nowMs wall clock, ms since the epoch: for leases and for what is written down
+   * @param monotonicMs a clock that nobody steps: for every wait; the wall clock where there is none
+   */
+  handle(event: Event, nowMs: number, monotonicMs?: number): void;
+  /** When the next `tick` is due, on the monotonic clock; Infinity when nothing waits. */
   nextDueMs(): number;
   counts(): Counts;
   /** Every claim of the table, without credentials. */
@@ -102,7 +109,7 @@ export interface Provider {
   /** Pods seen on this node. */
   pods(): Iterable<PodView>;
   /** Asks for a listing of sandboxd as soon as may be. */
-  verify(nowMs: number): void;
+  verify(nowMs: number, monotonicMs?: number): void;
 }
 
 /** A listing already asked for is given this long before the next one. */
@@ -114,6 +121,8 @@ const CLAIMED_AT_SLACK_MS = 1_000;
 /** A status that someone keeps overwriting is pushed again at most this fast at first. */
 const REPUBLISH_CALM_MS = 60_000;
 
+const OLDER_TABLE = "the table is older than the Pod, whose claim-id names another sandbox";
+
 const CAPACITY_CAUSES: ReadonlySet<string> = new Set(["no_warm_capacity", "max_claims", "draining"]);
 
 /** One owner re-check schedule, for a claim at its key or a displaced one. */
@@ -121,6 +130,36 @@ interface Recheck {
   askAtMs: number;
   delayMs: number;
   lastReason: string;
+}
+
+/**
+ * Whether the VM sleeps: by somebody's hand, by ours, or perhaps by ours. What we put to sleep, or tried to,
+ * is woken before a Pod runs in it, whatever a listing says: the call may have come through late.
+ */
+type Sleep = "awake" | "asleep" | "ours" | "tried";
+
+/** Whose a claim is. */
+type Holder = Pick<Row, "podUID" | "authority" | "owner">;
+
+/** The VM is confirmed gone. */
+interface Death {
+  reason: DeathReason;
+  atMs: number;
+  /** Number of the read that confirmed it. */
+  seq: number;
+}
+
+/** The search for a claim whose reply was lost. */
+interface Find {
+  /**
+   * By when sandboxd has finished or abandoned the claim; unset until it has answered anything since, because
+   * one that hangs finishes nothing.
+   */
+  settledAtMs?: number;
+  atMs: number;
+  attempt: number;
+  /** Nothing more can come of the intent: it only remains to close it. */
+  over: boolean;
 }
 
 /** What the process knows about one Pod key beside the durable row and intent. */
@@ -138,7 +177,7 @@ interface Slot {
   /** Sequence number at which the row was committed: only a younger listing can deny it. */
   rowSeq: number;
   quarantined: boolean;
-  hibernated: boolean;
+  sleep: Sleep;
   keepsRunning: boolean;
   leaseFromMs: number;
   /** Past its deadline and still listed: when to look again; 0 = not looked yet. */
@@ -148,19 +187,26 @@ interface Slot {
   /** A listing lacked the row: confirm by reading it. */
   suspect: boolean;
   /** The VM is confirmed gone. */
-  dead?: { reason: DeathReason; atMs: number };
+  dead?: Death;
   recheck?: Recheck;
   /** Deletion of this Pod UID has been judged. */
   judgedUid?: string;
-  /** A release of this Pod's claim is under way: its object waits. */
-  releasingId?: string;
-  releasingUid?: string;
+  /** Claims of this key that are on their way back to sandboxd. */
+  releasing: string[];
+  /** The Pod UID whose VM was judged or buried here: its claim-id leads nowhere any more. */
+  settledUid?: string;
+  /** Whose the claim is, while that could not be made durable: nothing is decided about it before. */
+  reowned?: Holder;
 
   // Claiming.
   cause?: Cause;
   attempt: number;
   retryAtMs: number;
+  /** When a claim may be asked for again; Infinity: only a changed Pod can help. */
+  claimAtMs: number;
   capacitySinceMs?: number;
+  /** The Pod UID that was deleted so that its owner makes another: nothing is claimed for it any more. */
+  evictedUid?: string;
   /** The Pod UID whose unknown former VM has been looked for and is settled as "never was". */
   neverRanUid?: string;
   /** The Pod's own former VM is confirmed gone, and no row is left to say so. */
@@ -171,7 +217,7 @@ interface Slot {
   recover?: Listed;
 
   tentative?: Grant;
-  find?: { untilMs: number; atMs: number; attempt: number; reported: boolean };
+  find?: Find;
 
   // Publishing.
   ackedVersion: string;
@@ -208,13 +254,15 @@ interface DisplacedState extends Recheck {
  *
  * @param table the durable table as loaded; `commit` changes it
  * @param ports what it acts through
- * @param nowMs when the process started, for recovery windows
+ * @param nowMs wall clock at the start
+ * @param monotonicMs the clock of all waits at the start; see `handle`
  */
 export function createProvider(
   table: Table,
   ports: ProviderPorts,
   options: ProviderOptions,
   nowMs: number,
+  monotonicMs = nowMs,
 ): Provider {
   const {
     nodeName,
@@ -238,8 +286,15 @@ export function createProvider(
   const reported = new Map<string, "orphan" | "external">();
   let seq = 0;
   let generation = 0;
+  /** Between `relist` and `synced`: Pods come in any order. */
+  let relisting = false;
+  /** Newest version the watch has brought since the last list began. */
+  let watchVersion = "";
   let synced = false;
+  /** Wall clock, for what is written down and for leases. */
   let now = nowMs;
+  /** Monotonic clock, for every wait: a stepped wall clock must neither hurry nor hold up anything. */
+  let mono = monotonicMs;
   let listing: Effect | undefined;
   let listAtMs = Number.POSITIVE_INFINITY;
   let listedAtMs = Number.NEGATIVE_INFINITY;
@@ -251,20 +306,19 @@ export function createProvider(
     slot.quarantined = true;
   }
   for (const key of table.intents.keys()) {
-    slotOf(key).find = { untilMs: now + claimSettleMs, atMs: now, attempt: 0, reported: false };
+    slotOf(key).find = newFind();
   }
   for (const [id, entry] of table.releasing) {
-    releases.set(id, { attempt: 0, atMs: now });
-    const slot = slotOf(entry.key);
-    slot.releasingId = id;
-    slot.releasingUid = entry.row.podUID;
+    releases.set(id, { attempt: 0, atMs: mono });
+    // A queue of the Go reference does not name the keys.
+    if (entry.key !== "") slotOf(entry.key).releasing.push(id);
   }
   for (const id of table.displaced.keys()) {
-    displaced.set(id, { askAtMs: now, delayMs: 0, lastReason: "", seq: 0, suspect: false });
+    displaced.set(id, { askAtMs: mono, delayMs: 0, lastReason: "", seq: 0, suspect: false });
   }
-  if (table.rows.size + table.displaced.size > 0) listAtMs = now;
-  if (orphanScanMs > 0) listAtMs = Math.min(listAtMs, now + orphanScanMs);
-  dueMs = now;
+  if (table.rows.size + table.displaced.size > 0) listAtMs = mono;
+  if (orphanScanMs > 0) listAtMs = Math.min(listAtMs, mono + orphanScanMs);
+  dueMs = mono;
 
   function slotOf(key: string): Slot {
     let slot = slots.get(key);
@@ -275,15 +329,17 @@ export function createProvider(
         dueAtMs: Number.POSITIVE_INFINITY,
         rowSeq: 0,
         quarantined: false,
-        hibernated: false,
+        sleep: "awake",
         keepsRunning: false,
         leaseFromMs: 0,
         leaseCheckAtMs: 0,
         leaseChecks: 0,
         renewRefused: false,
         suspect: false,
+        releasing: [],
         attempt: 0,
         retryAtMs: 0,
+        claimAtMs: 0,
         lostAtMs: 0,
         needsListing: 0,
         ackedVersion: "",
@@ -314,7 +370,7 @@ export function createProvider(
 
   function backoff(attempt: number, minMs = retryMinMs, maxMs = retryMaxMs): number {
     const ceiling = Math.min(maxMs, minMs * 2 ** Math.min(attempt, 20));
-    return ceiling / 2 + (ceiling / 2) * ports.random();
+    return Math.ceil(ceiling / 2 + (ceiling / 2) * ports.random());
   }
 
   function start<E extends Effect>(slot: Slot, effect: E): void {
@@ -327,16 +383,20 @@ export function createProvider(
     if (atMs < dueMs) dueMs = atMs;
   }
 
+  /** Waits for a time of the wall clock, and looks at that clock again then. */
+  function waitUntilTime(slot: Slot, atMs: number): void {
+    waitUntil(slot, mono + Math.max(0, atMs - now));
+  }
+
   function wantListing(slot: Slot | undefined): void {
     if (slot !== undefined && slot.needsListing === 0) slot.needsListing = seq + 1;
-    const atMs = listFailures > 0 ? listAtMs : Math.max(now, listedAtMs + LIST_GAP_MS);
+    const atMs = listFailures > 0 ? listAtMs : Math.max(mono, listedAtMs + LIST_GAP_MS);
     if (atMs < listAtMs) listAtMs = atMs;
-    if (listAtMs < dueMs) dueMs = listAtMs;
   }
 
   function forgetRowState(slot: Slot): void {
     slot.quarantined = false;
-    slot.hibernated = false;
+    slot.sleep = "awake";
     slot.keepsRunning = false;
     slot.renewRefused = false;
     slot.suspect = false;
@@ -364,18 +424,27 @@ export function createProvider(
   function next(slot: Slot): void {
     slot.dueAtMs = Number.POSITIVE_INFINITY;
     if (slot.busy !== undefined) return;
+    if (slot.reowned !== undefined) {
+      if (slot.retryAtMs > mono) return waitUntil(slot, slot.retryAtMs);
+      if (!follow(slot, slot.reowned))
+        return retryLater(slot, "the Pod's new owner could not be made durable");
+    }
     if (slot.tentative !== undefined) return settleTentative(slot, slot.tentative);
     const intent = table.intents.get(slot.key);
     if (intent !== undefined) return findLost(slot, intent);
     const row = table.rows.get(slot.key);
     if (row !== undefined && slot.dead !== undefined) return bury(slot, row, slot.dead);
     if (row !== undefined && slot.suspect) {
-      if (slot.retryAtMs > now) return waitUntil(slot, slot.retryAtMs);
+      if (slot.retryAtMs > mono) return waitUntil(slot, slot.retryAtMs);
       return start(slot, { kind: "read", seq: ++seq, key: slot.key, id: row.id });
     }
     const { pod } = slot;
     if (pod === undefined || pod.deleting) return leave(slot, pod, row);
-    if (isTerminal(pod)) return;
+    if (isTerminal(pod)) {
+      // It is left alone, but it does not hide another's claim from its owner's end.
+      if (row !== undefined && row.podUID !== pod.uid) recheckOwner(slot, pod, row);
+      return;
+    }
     slot.recheck = undefined;
     if (row !== undefined) return hold(slot, pod, row);
     return obtain(slot, pod);
@@ -386,48 +455,67 @@ export function createProvider(
     if (slot.quarantined) return wantListing(slot);
     const authority = authorityOf(pod);
     const own = row.podUID === pod.uid;
-    if (!own && row.authority !== "" && row.authority !== authority) {
-      return displace(slot, pod, row, "a Pod of another owner has taken over the name");
+    if (!own && row.authority !== "" && !hasAuthority(row, pod)) {
+      return displace(slot, row, "a Pod of another owner has taken over the name");
     }
     if (!own && namesAnother(slot, pod, row.id)) {
-      return displace(
-        slot,
-        pod,
-        row,
-        "the table is older than the Pod, whose claim-id names another sandbox",
-      );
+      return displace(slot, row, OLDER_TABLE);
     }
     if (row.deadlineMs > 0 && now >= row.deadlineMs) {
       // The cached deadline is not the last word: an archive lifecycle moves leases on the node.
       checkLease(slot);
       if (!own && slot.leaseCheckAtMs === 0) return;
     }
-    if (!own || row.authority === "") {
-      if (slot.hibernated) {
-        if (slot.retryAtMs > now) return waitUntil(slot, slot.retryAtMs);
-        return start(slot, { kind: "wake", seq: ++seq, key: slot.key, id: row.id, token: row.token });
-      }
-      if (slot.retryAtMs > now) return waitUntil(slot, slot.retryAtMs);
-      const adopted: Row = {
-        ...row,
-        podUID: pod.uid,
-        authority,
-        owner: pod.owner,
-        supersededAtMs: undefined,
-      };
-      if (!ports.commit([{ kind: "row", key: slot.key, value: adopted }])) {
-        return retryLater(slot, "the adoption could not be made durable");
-      }
-      slot.attempt = 0;
-      if (!own) note("adopted", slot.key, row.id, pod.uid, "the replacement Pod has the same owner");
-      return hold(slot, pod, adopted);
+    // What someone put to sleep under a running Pod is theirs to wake.
+    const ran = own && pod.phase === "Running";
+    if (slot.sleep !== "awake" && !(ran && slot.sleep === "asleep")) return wake(slot, pod, row);
+    if (!own || row.authority !== authority) {
+      const adopted = adopt(slot, pod, row);
+      if (adopted !== undefined) hold(slot, pod, adopted);
+      return;
     }
     slot.cause = undefined;
     slot.capacitySinceMs = undefined;
     if (publish(slot, pod, runningStatus(pod, row), row.id, row.address)) return;
     if (row.deadlineMs === 0) return;
-    if (now < row.deadlineMs) waitUntil(slot, row.deadlineMs);
+    if (now < row.deadlineMs) waitUntilTime(slot, row.deadlineMs);
     if ((renewLeases || pod.renew) && !slot.renewRefused && now < row.deadlineMs) renewInTime(slot, pod, row);
+  }
+
+  /** Writes down whose the row is now. Returns it, or undefined when that is not durable yet. */
+  function adopt(slot: Slot, pod: PodView, row: Row): Row | undefined {
+    if (slot.retryAtMs > mono) {
+      waitUntil(slot, slot.retryAtMs);
+      return undefined;
+    }
+    const adopted: Row = {
+      ...row,
+      podUID: pod.uid,
+      authority: authorityOf(pod),
+      owner: pod.owner,
+      supersededAtMs: undefined,
+    };
+    if (!ports.commit([{ kind: "row", key: slot.key, value: adopted }])) {
+      retryLater(slot, "the adoption could not be made durable");
+      return undefined;
+    }
+    slot.attempt = 0;
+    slot.keepsRunning = false;
+    if (row.podUID !== pod.uid)
+      note("adopted", slot.key, row.id, pod.uid, "the replacement Pod has the same owner");
+    return adopted;
+  }
+
+  /** The VM sleeps: no Pod runs in it before it has been woken, and a Pod that waits for that says so. */
+  function wake(slot: Slot, pod: PodView, row: Row): void {
+    if (slot.cause !== undefined) {
+      publish(slot, pod, refusedStatus({ ...pod, restartNever: false }, slot.cause), "", "");
+      if (slot.busy !== undefined) return;
+    }
+    if (slot.retryAtMs > mono) return waitUntil(slot, slot.retryAtMs);
+    // Until it is answered, and if it is not, the VM may be awake or asleep.
+    slot.sleep = "tried";
+    start(slot, { kind: "wake", seq: ++seq, key: slot.key, id: row.id, token: row.token });
   }
 
   /** The Pod says that it ran with another claim than this one, and that has not been looked into yet. */
@@ -437,23 +525,23 @@ export function createProvider(
 
   /** Past the deadline: list, and ask again ever more slowly while sandboxd still lists the row. */
   function checkLease(slot: Slot): void {
-    if (slot.leaseCheckAtMs > now) waitUntil(slot, slot.leaseCheckAtMs);
+    if (slot.leaseCheckAtMs > mono) waitUntil(slot, slot.leaseCheckAtMs);
     else wantListing(slot);
   }
 
   function renewInTime(slot: Slot, pod: PodView, row: Row): void {
     if (slot.leaseFromMs === 0) slot.leaseFromMs = now;
-    const halfLifeMs = slot.leaseFromMs + (row.deadlineMs - slot.leaseFromMs) / 2;
-    const atMs = Math.max(halfLifeMs, slot.retryAtMs);
-    if (now < atMs) return waitUntil(slot, atMs);
+    const halfLifeMs = Math.ceil((slot.leaseFromMs + row.deadlineMs) / 2);
+    if (now < halfLifeMs) return waitUntilTime(slot, halfLifeMs);
+    if (slot.retryAtMs > mono) return waitUntil(slot, slot.retryAtMs);
     const axes = claimAxes(pod);
     const ttlSeconds = axes.ok && axes.axes.ttlSeconds > 0 ? axes.axes.ttlSeconds : TTL_DEFAULT_SECONDS;
     start(slot, { kind: "renew", seq: ++seq, key: slot.key, id: row.id, token: row.token, ttlSeconds });
   }
 
   /** The key now belongs to a Pod of another authority. The old claim waits beside it for its own verdict. */
-  function displace(slot: Slot, pod: PodView, row: Row, reason: string): void {
-    if (slot.retryAtMs > now) return waitUntil(slot, slot.retryAtMs);
+  function displace(slot: Slot, row: Row, reason: string): void {
+    if (slot.retryAtMs > mono) return waitUntil(slot, slot.retryAtMs);
     const changes: Change[] = [
       { kind: "row", key: slot.key, value: null },
       { kind: "displaced", id: row.id, value: { key: slot.key, row } },
@@ -461,7 +549,7 @@ export function createProvider(
     if (!ports.commit(changes)) return retryLater(slot, "the old claim could not be set aside durably");
     note("displaced", slot.key, row.id, row.podUID, reason);
     displaced.set(row.id, {
-      askAtMs: now,
+      askAtMs: mono,
       delayMs: 0,
       lastReason: "",
       seq: slot.rowSeq,
@@ -470,17 +558,19 @@ export function createProvider(
     forgetRowState(slot);
     slot.attempt = 0;
     nextDisplaced(row.id);
-    obtain(slot, pod);
+    next(slot);
   }
 
   /** A live Pod without a row: find the VM it had, or claim one. */
   function obtain(slot: Slot, pod: PodView): void {
     const authority = authorityOf(pod);
     for (const [id, entry] of table.displaced) {
-      if (entry.key !== slot.key || entry.row.authority !== authority) continue;
-      if (namesAnother(slot, pod, id)) continue;
+      if (entry.key !== slot.key) continue;
+      const own = entry.row.podUID === pod.uid;
+      if (!own && entry.row.authority !== "" && !hasAuthority(entry.row, pod)) continue;
+      if (!own && namesAnother(slot, pod, id)) continue;
       const state = displaced.get(id);
-      if (state?.busy !== undefined) return waitUntil(slot, now + LIST_GAP_MS);
+      if (state?.busy !== undefined) return waitUntil(slot, mono + LIST_GAP_MS);
       const changes: Change[] = [
         { kind: "displaced", id, value: null },
         { kind: "row", key: slot.key, value: entry.row },
@@ -496,8 +586,8 @@ export function createProvider(
       publish(slot, pod, deadStatus(pod, "SandboxLost", slot.lostAtMs), pod.claimId, "");
       return;
     }
-    if ((pod.phase === "Running" || pod.claimId !== "") && slot.neverRanUid !== pod.uid)
-      return lookBack(slot, pod);
+    if (mayHaveRun(slot, pod)) return lookBack(slot, pod);
+    if (slot.evictedUid === pod.uid) return;
 
     const parsed = claimAxes(pod);
     if (!parsed.ok) return refuse(slot, pod, parsed.cause);
@@ -509,7 +599,7 @@ export function createProvider(
         return start(slot, { kind: "evict", seq: ++seq, key: slot.key, uid: pod.uid });
       }
     }
-    if (slot.retryAtMs > now) return waitUntil(slot, slot.retryAtMs);
+    if (slot.claimAtMs > mono) return waitUntil(slot, slot.claimAtMs);
     const { template, net, size, ttlSeconds } = parsed.axes;
     const intent: Intent = {
       podUID: pod.uid,
@@ -534,19 +624,25 @@ export function createProvider(
     if (rescheduleAfterMs === 0 || pod.owner === undefined || slot.capacitySinceMs === undefined)
       return false;
     const atMs = slot.capacitySinceMs + rescheduleAfterMs;
-    if (now >= atMs) return true;
+    if (mono >= atMs) return true;
     waitUntil(slot, atMs);
     return false;
+  }
+
+  /** Whether the Pod says that it ran here and that has not been looked into yet. */
+  function mayHaveRun(slot: Slot, pod: PodView): boolean {
+    if (pod.phase !== "Running" && pod.claimId === "") return false;
+    return slot.neverRanUid !== pod.uid && slot.lostUid !== pod.uid && slot.settledUid !== pod.uid;
   }
 
   /** This Pod's status or annotation says that it ran here, and no row knows of it (state lost or older). */
   function lookBack(slot: Slot, pod: PodView): void {
     if (slot.recover !== undefined) {
-      if (slot.retryAtMs > now) return waitUntil(slot, slot.retryAtMs);
+      if (slot.retryAtMs > mono) return waitUntil(slot, slot.retryAtMs);
       return start(slot, { kind: "read", seq: ++seq, key: slot.key, id: slot.recover.id });
     }
     if (slot.suspect) {
-      if (slot.retryAtMs > now) return waitUntil(slot, slot.retryAtMs);
+      if (slot.retryAtMs > mono) return waitUntil(slot, slot.retryAtMs);
       return start(slot, { kind: "read", seq: ++seq, key: slot.key, id: pod.claimId });
     }
     wantListing(slot);
@@ -560,19 +656,19 @@ export function createProvider(
       slot.retryAtMs = 0;
       return;
     }
-    if (listed.claimRef !== slot.key || isHeld(listed.id)) {
-      // The annotation names a VM that is not this Pod's: its namespace's users can write anything there.
-      note(
-        "unrecoverable",
-        slot.key,
-        listed.id,
-        pod.uid,
-        "the claim-id annotation names a sandbox claimed for another",
-      );
-      return confirmNeverFound(slot, pod);
-    }
+    if (!mayRecover(slot, pod, listed)) return;
     slot.recover = listed;
     slot.retryAtMs = 0;
+  }
+
+  /** Whether the sandbox that the claim-id names is this Pod's to take back. */
+  function mayRecover(slot: Slot, pod: PodView, listed: Listed): boolean {
+    if (listed.claimRef === slot.key && !isHeld(listed.id)) return true;
+    // Its namespace's users can write anything into the annotation.
+    const reason = "the claim-id annotation names a sandbox claimed for another";
+    note("unrecoverable", slot.key, listed.id, pod.uid, reason);
+    confirmNeverFound(slot, pod);
+    return false;
   }
 
   function confirmNeverFound(slot: Slot, pod: PodView): void {
@@ -596,21 +692,21 @@ export function createProvider(
   function refuse(slot: Slot, pod: PodView, cause: Cause): void {
     const news = slot.cause?.kind !== cause.kind || slot.cause.message !== cause.message;
     slot.cause = cause;
-    if (CAPACITY_CAUSES.has(cause.kind)) slot.capacitySinceMs ??= now;
+    if (CAPACITY_CAUSES.has(cause.kind)) slot.capacitySinceMs ??= mono;
     else slot.capacitySinceMs = undefined;
     if (news) note("refused", slot.key, "", pod.uid, cause.message, cause);
-    if (cause.kind === "bad_annotation") slot.retryAtMs = Number.POSITIVE_INFINITY;
+    if (cause.kind === "bad_annotation") slot.claimAtMs = Number.POSITIVE_INFINITY;
     else if (cause.kind === "unknown_template")
-      slot.retryAtMs = now + backoff(0, poolFaultRetryMs, poolFaultRetryMs);
-    else slot.retryAtMs = now + backoff(slot.attempt++);
+      slot.claimAtMs = mono + backoff(0, poolFaultRetryMs, poolFaultRetryMs);
+    else slot.claimAtMs = mono + backoff(slot.attempt++);
     if (publish(slot, pod, refusedStatus(pod, cause), "", "")) return;
-    if (Number.isFinite(slot.retryAtMs) && !pod.restartNever) waitUntil(slot, slot.retryAtMs);
+    if (!pod.restartNever) waitUntil(slot, slot.claimAtMs);
   }
 
   function retryLater(slot: Slot, why: string): void {
     if (slot.attempt === 0)
       note("uncommitted", slot.key, table.rows.get(slot.key)?.id ?? "", slot.pod?.uid ?? "", why);
-    slot.retryAtMs = now + backoff(slot.attempt++);
+    slot.retryAtMs = mono + backoff(slot.attempt++);
     waitUntil(slot, slot.retryAtMs);
   }
 
@@ -622,7 +718,7 @@ export function createProvider(
       return false;
     }
     if (slot.publishHeld) return true;
-    if (slot.publishAtMs > now) {
+    if (slot.publishAtMs > mono) {
       waitUntil(slot, slot.publishAtMs);
       return true;
     }
@@ -635,24 +731,43 @@ export function createProvider(
     slot.cause = undefined;
     slot.capacitySinceMs = undefined;
     if (row !== undefined && (pod !== undefined || synced)) {
-      const judgedNow = pod === undefined ? slot.recheck !== undefined : slot.judgedUid === pod.uid;
-      if (!judgedNow || (slot.recheck !== undefined && now >= slot.recheck.askAtMs)) {
-        if (judge(slot, pod, row)) return;
+      if (
+        pod !== undefined &&
+        row.podUID !== pod.uid &&
+        mayHaveRun(slot, pod) &&
+        namesAnother(slot, pod, row.id)
+      ) {
+        return displace(slot, row, OLDER_TABLE);
       }
-      if (slot.recheck !== undefined) waitUntil(slot, slot.recheck.askAtMs);
-      if (row.deadlineMs > 0) {
-        if (now >= row.deadlineMs) checkLease(slot);
-        else waitUntil(slot, row.deadlineMs);
-      }
+      if (recheckOwner(slot, pod, row)) return;
     }
-    if (pod !== undefined) return finalize(slot, pod);
-    if (row === undefined && !table.intents.has(slot.key) && slot.releasingId === undefined)
+    if (pod !== undefined) {
+      if (row === undefined && !isTerminal(pod) && slot.finalizedUid !== pod.uid && mayHaveRun(slot, pod)) {
+        return lookBack(slot, pod);
+      }
+      return finalize(slot, pod);
+    }
+    if (row === undefined && !table.intents.has(slot.key) && slot.releasing.length === 0)
       slots.delete(slot.key);
+  }
+
+  /** Asks about a row that no live Pod holds, at once and then ever more rarely. Returns whether the slot is now busy. */
+  function recheckOwner(slot: Slot, pod: PodView | undefined, row: Row): boolean {
+    const judgedNow = pod?.deleting ? slot.judgedUid === pod.uid : slot.recheck !== undefined;
+    if (!judgedNow || (slot.recheck !== undefined && mono >= slot.recheck.askAtMs)) {
+      if (judge(slot, pod, row)) return true;
+    }
+    if (slot.recheck !== undefined) waitUntil(slot, slot.recheck.askAtMs);
+    if (row.deadlineMs > 0) {
+      if (now >= row.deadlineMs) checkLease(slot);
+      else waitUntilTime(slot, row.deadlineMs);
+    }
+    return false;
   }
 
   /** Starts the question that decides about a row without a live Pod. Returns whether the slot is now busy. */
   function judge(slot: Slot, pod: PodView | undefined, row: Row): boolean {
-    if (slot.retryAtMs > now) {
+    if (slot.retryAtMs > mono) {
       waitUntil(slot, slot.retryAtMs);
       return true;
     }
@@ -675,7 +790,7 @@ export function createProvider(
   }
 
   function preserved(slot: Slot, row: Row, pod: PodView | undefined, reason: string, delayMs: number): void {
-    if (pod !== undefined) slot.judgedUid = pod.uid;
+    if (pod !== undefined) slot.judgedUid = slot.settledUid = pod.uid;
     const before = slot.recheck;
     const nextDelayMs =
       delayMs > 0
@@ -683,7 +798,7 @@ export function createProvider(
         : before === undefined
           ? recheckMinMs
           : Math.min(recheckMaxMs, before.delayMs * 2);
-    slot.recheck = { askAtMs: now + nextDelayMs, delayMs: nextDelayMs, lastReason: reason };
+    slot.recheck = { askAtMs: mono + nextDelayMs, delayMs: nextDelayMs, lastReason: reason };
     if (before?.lastReason !== reason) note("preserved", slot.key, row.id, row.podUID, reason);
   }
 
@@ -700,44 +815,50 @@ export function createProvider(
     }
     slot.attempt = 0;
     note("release_decided", slot.key, row.id, row.podUID, reason);
-    slot.releasingId = row.id;
-    slot.releasingUid = slot.pod?.uid ?? row.podUID;
+    slot.settledUid = row.podUID;
     forgetRowState(slot);
-    releases.set(row.id, { attempt: 0, atMs: now });
-    nextRelease(row.id);
+    beginRelease(slot, row.id);
     return true;
   }
 
   function finalize(slot: Slot, pod: PodView): void {
     if (slot.finalizedUid === pod.uid) return;
     // Another error keeps the Pod: whoever waits for its end waits for the VM's (contract: Delete, Release).
-    if (slot.releasingId !== undefined && slot.releasingUid === pod.uid) return;
-    if (slot.finalizeAtMs > now) return waitUntil(slot, slot.finalizeAtMs);
+    if (slot.releasing.some((id) => concerns(pod, table.releasing.get(id)?.row))) return;
+    if (slot.finalizeAtMs > mono) return waitUntil(slot, slot.finalizeAtMs);
     const status = pod.phase === "Running" ? endedStatus(pod, now) : undefined;
     start(slot, { kind: "finalize", seq: ++seq, key: slot.key, uid: pod.uid, status });
   }
 
+  /** Whether the Pod, or its owner, is whose VM this was. */
+  function concerns(pod: PodView, row: Row | undefined): boolean {
+    return row !== undefined && (row.podUID === pod.uid || row.authority === authorityOf(pod));
+  }
+
   /** The VM is confirmed gone: say so on the Pod it served, then forget the row. */
-  function bury(slot: Slot, row: Row, dead: { reason: DeathReason; atMs: number }): void {
+  function bury(slot: Slot, row: Row, dead: Death): void {
     const { pod } = slot;
-    if (pod !== undefined && !pod.deleting && !isTerminal(pod) && pod.uid === row.podUID) {
+    // Its Pod may be in the list that is still to come, and is to hear of it.
+    if (pod === undefined && !synced) return;
+    if (pod !== undefined && isLive(pod) && pod.uid === row.podUID) {
       if (publish(slot, pod, deadStatus(pod, dead.reason, dead.atMs, row), row.id, "")) return;
     }
-    if (slot.retryAtMs > now) return waitUntil(slot, slot.retryAtMs);
+    if (slot.retryAtMs > mono) return waitUntil(slot, slot.retryAtMs);
     if (!ports.commit([{ kind: "row", key: slot.key, value: null }])) {
       return retryLater(slot, "the end of the sandbox could not be made durable");
     }
     slot.attempt = 0;
+    slot.settledUid = row.podUID;
     forgetRowState(slot);
     next(slot);
   }
 
-  function declareDead(slot: Slot, row: Row): void {
+  function declareDead(slot: Slot, row: Row, readSeq: number): void {
     const expired = row.deadlineMs > 0 && now >= row.deadlineMs;
     slot.suspect = false;
     slot.dead = expired
-      ? { reason: "SandboxLeaseExpired", atMs: row.deadlineMs }
-      : { reason: "SandboxLost", atMs: now };
+      ? { reason: "SandboxLeaseExpired", atMs: row.deadlineMs, seq: readSeq }
+      : { reason: "SandboxLost", atMs: now, seq: readSeq };
     note(
       expired ? "lease_expired" : "lost",
       slot.key,
@@ -752,70 +873,75 @@ export function createProvider(
   // ---- claims whose reply was lost, and claims that could not be committed ---------------------------
 
   function settleTentative(slot: Slot, grant: Grant): void {
-    if (slot.retryAtMs > now) return waitUntil(slot, slot.retryAtMs);
+    if (slot.retryAtMs > mono) return waitUntil(slot, slot.retryAtMs);
     start(slot, { kind: "release", seq: ++seq, key: slot.key, id: grant.id, token: grant.token });
   }
 
-  function findLost(slot: Slot, intent: Intent): void {
-    slot.find ??= { untilMs: now + claimSettleMs, atMs: now, attempt: 0, reported: false };
-    if (slot.recover !== undefined) {
-      if (slot.retryAtMs > now) return waitUntil(slot, slot.retryAtMs);
-      return start(slot, { kind: "read", seq: ++seq, key: slot.key, id: slot.recover.id });
-    }
-    const { pod } = slot;
-    if (
-      pod !== undefined &&
-      !pod.deleting &&
-      !isTerminal(pod) &&
-      slot.cause !== undefined &&
-      pod.uid === intent.podUID
-    ) {
-      if (publish(slot, pod, refusedStatus({ ...pod, restartNever: false }, slot.cause), "", "")) return;
-    }
-    if (slot.find.atMs > now) return waitUntil(slot, slot.find.atMs);
-    start(slot, { kind: "find", seq: ++seq, key: slot.key });
+  function newFind(over = false): Find {
+    return { atMs: mono, attempt: 0, over };
   }
 
+  function findLost(slot: Slot, intent: Intent): void {
+    slot.find ??= newFind();
+    const { find, pod } = slot;
+    if (slot.recover !== undefined) {
+      if (slot.retryAtMs > mono) return waitUntil(slot, slot.retryAtMs);
+      return start(slot, { kind: "read", seq: ++seq, key: slot.key, id: slot.recover.id });
+    }
+    if (slot.cause !== undefined && pod !== undefined && isLive(pod) && pod.uid === intent.podUID) {
+      publish(slot, pod, refusedStatus({ ...pod, restartNever: false }, slot.cause), "", "");
+      if (slot.busy !== undefined) return;
+    }
+    if (find.atMs > mono) return waitUntil(slot, find.atMs);
+    if (!find.over) return start(slot, { kind: "find", seq: ++seq, key: slot.key });
+    if (!ports.commit([{ kind: "intent", key: slot.key, value: null }])) {
+      find.atMs = mono + backoff(find.attempt++);
+      return waitUntil(slot, find.atMs);
+    }
+    slot.find = undefined;
+    next(slot);
+  }
+
+  /**
+   * sandboxd told what it holds under the key's claim_ref. Only what it tells once the lost claim is finished
+   * or abandoned decides: before that, a lone candidate may be another's while ours is still being made.
+   */
   function onFound(slot: Slot, intent: Intent, rows: Listed[] | undefined): void {
     const { find } = slot;
     if (find === undefined) return;
-    if (rows !== undefined) {
-      const free = rows.filter((row) => row.claimRef === slot.key && !isHeld(row.id));
-      const ours = free.filter(
-        (row) =>
-          row.claimedAtMs !== undefined &&
-          row.claimedAtMs >= intent.atMs - CLAIMED_AT_SLACK_MS &&
-          row.template === intent.template &&
-          (intent.net === "" || row.net === intent.net) &&
-          (intent.size === "" || row.size === intent.size),
-      );
-      const [only] = ours;
-      if (ours.length === 1 && only !== undefined) {
-        slot.recover = only;
-        slot.retryAtMs = 0;
-        return;
-      }
-      if (free.length > 0 && !find.reported) {
-        find.reported = true;
-        for (const row of free) {
-          note(
-            "unrecoverable",
-            slot.key,
-            row.id,
-            intent.podUID,
-            "a sandbox with this claim_ref may be another's: it is left alone",
-          );
-        }
-      }
-      if (now >= find.untilMs) {
-        if (ports.commit([{ kind: "intent", key: slot.key, value: null }])) {
-          slot.find = undefined;
-          slot.retryAtMs = 0;
-          return;
-        }
-      }
+    if (rows === undefined) {
+      find.atMs = mono + backoff(find.attempt++, retryMinMs, verifyMs);
+      return;
     }
-    find.atMs = now + backoff(find.attempt++, retryMinMs, verifyMs);
+    if (find.settledAtMs === undefined) {
+      find.settledAtMs = mono + claimSettleMs;
+      find.atMs = find.settledAtMs;
+      return;
+    }
+    const free = rows.filter((row) => row.claimRef === slot.key && !isHeld(row.id));
+    const candidates = free.filter((row) => matches(row, intent));
+    const [only] = candidates;
+    if (candidates.length === 1 && only !== undefined) {
+      slot.recover = only;
+      slot.retryAtMs = 0;
+      return;
+    }
+    for (const row of free) {
+      const reason = "a sandbox with this claim_ref may be another's: it is left alone";
+      note("unrecoverable", slot.key, row.id, intent.podUID, reason);
+    }
+    find.over = true;
+  }
+
+  /** Whether a sandbox may be what the intent asked for. */
+  function matches(row: Listed, intent: Intent): boolean {
+    return (
+      row.claimedAtMs !== undefined &&
+      row.claimedAtMs >= intent.atMs - CLAIMED_AT_SLACK_MS &&
+      row.template === intent.template &&
+      (intent.net === "" || row.net === intent.net) &&
+      (intent.size === "" || row.size === intent.size)
+    );
   }
 
   /** A root read answered for a VM we may recover: after a lost reply, or after a lost table. */
@@ -825,6 +951,7 @@ export function createProvider(
     if (!result.ok) {
       if (result.absent) {
         slot.recover = undefined;
+        if (slot.find !== undefined) slot.find.over = true;
         if (intent === undefined && pod !== undefined) confirmNeverFound(slot, pod);
       } else {
         if (slot.attempt === 0) {
@@ -836,7 +963,7 @@ export function createProvider(
             `its credential could not be read: ${result.why}`,
           );
         }
-        slot.retryAtMs = now + backoff(slot.attempt++, retryMinMs, verifyMs);
+        slot.retryAtMs = mono + backoff(slot.attempt++, retryMinMs, verifyMs);
       }
       return;
     }
@@ -850,7 +977,7 @@ export function createProvider(
     const row: Row = {
       id: listed.id,
       token: result.token,
-      address: result.address !== "" ? result.address : (pod?.podIP ?? "") || anyAddress(),
+      address: result.address || addressOfPod(pod) || anyAddress(),
       podUID: from.podUID,
       authority: from.authority,
       owner: from.owner,
@@ -860,7 +987,7 @@ export function createProvider(
     const changes: Change[] = [{ kind: "row", key: slot.key, value: row }];
     if (intent !== undefined) changes.push({ kind: "intent", key: slot.key, value: null });
     if (!ports.commit(changes)) {
-      slot.retryAtMs = now + backoff(slot.attempt++);
+      slot.retryAtMs = mono + backoff(slot.attempt++);
       return;
     }
     forgetRowState(slot);
@@ -869,7 +996,8 @@ export function createProvider(
     slot.attempt = 0;
     slot.retryAtMs = 0;
     slot.rowSeq = ++seq;
-    slot.hibernated = result.listed.hibernated;
+    slot.sleep = result.listed.hibernated ? "asleep" : "awake";
+    keepListing();
     note(
       "recovered",
       slot.key,
@@ -881,6 +1009,12 @@ export function createProvider(
     );
   }
 
+  /** The address that the Pod was published with. */
+  function addressOfPod(pod: PodView | undefined): string {
+    const ip = pod?.podIP ?? "";
+    return ip.includes(":") && !ip.startsWith("[") ? `[${ip}]` : ip;
+  }
+
   /** owner_addr is the node's own: a recovered row that lacks it takes that of any other claim here. */
   function anyAddress(): string {
     for (const row of table.rows.values()) if (row.address !== "") return row.address;
@@ -889,11 +1023,17 @@ export function createProvider(
 
   // ---- releases and displaced claims ----------------------------------------------------------------
 
+  function beginRelease(slot: Slot, id: string): void {
+    slot.releasing.push(id);
+    releases.set(id, { attempt: 0, atMs: mono });
+    nextRelease(id);
+  }
+
   function nextRelease(id: string): void {
     const state = releases.get(id);
     const entry = table.releasing.get(id);
     if (state === undefined || entry === undefined || state.busy !== undefined) return;
-    if (state.atMs > now) {
+    if (state.atMs > mono) {
       if (state.atMs < dueMs) dueMs = state.atMs;
       return;
     }
@@ -909,9 +1049,8 @@ export function createProvider(
       releases.delete(id);
       note("released", entry.key, id, entry.row.podUID, entry.reason);
       const slot = slots.get(entry.key);
-      if (slot !== undefined && slot.releasingId === id) {
-        slot.releasingId = undefined;
-        slot.releasingUid = undefined;
+      if (slot !== undefined) {
+        slot.releasing = slot.releasing.filter((other) => other !== id);
         next(slot);
       }
       return;
@@ -925,7 +1064,7 @@ export function createProvider(
         ok ? "released, but that could not be made durable" : why,
       );
     }
-    state.atMs = now + backoff(state.attempt++);
+    state.atMs = mono + backoff(state.attempt++);
     nextRelease(id);
   }
 
@@ -937,7 +1076,7 @@ export function createProvider(
       state.busy = { kind: "read", seq: ++seq, key: entry.key, id };
       return ports.run(state.busy);
     }
-    if (state.askAtMs > now) {
+    if (state.askAtMs > mono) {
       if (state.askAtMs < dueMs) dueMs = state.askAtMs;
       return;
     }
@@ -955,22 +1094,21 @@ export function createProvider(
       if (ports.commit(changes)) {
         displaced.delete(id);
         note("release_decided", entry.key, id, entry.row.podUID, judged.reason);
-        releases.set(id, { attempt: 0, atMs: now });
-        return nextRelease(id);
+        return beginRelease(slotOf(entry.key), id);
       }
     } else if (state.lastReason !== judged.reason) {
       note("preserved", entry.key, id, entry.row.podUID, judged.reason);
       state.lastReason = judged.reason;
     }
     state.delayMs = state.delayMs === 0 ? recheckMinMs : Math.min(recheckMaxMs, state.delayMs * 2);
-    state.askAtMs = now + state.delayMs;
+    state.askAtMs = mono + state.delayMs;
     nextDisplaced(id);
   }
 
   function dropDisplaced(id: string, state: DisplacedState, entry: Displaced, result: ReadResult): void {
     state.suspect = false;
-    if (result.ok || !result.absent) return nextDisplaced(id);
-    if (!ports.commit([{ kind: "displaced", id, value: null }])) return;
+    const absent = !result.ok && result.absent;
+    if (!absent || !ports.commit([{ kind: "displaced", id, value: null }])) return nextDisplaced(id);
     displaced.delete(id);
     note("dropped", entry.key, id, entry.row.podUID, "sandboxd no longer lists it");
   }
@@ -1007,6 +1145,7 @@ export function createProvider(
         slot.leaseFromMs = now;
         slot.attempt = 0;
         slot.retryAtMs = 0;
+        keepListing();
         note("claimed", slot.key, row.id, row.podUID, effect.template);
         return;
       }
@@ -1028,25 +1167,15 @@ export function createProvider(
     }
     const { cause } = result;
     if (result.lost) {
-      slot.find = { untilMs: now + claimSettleMs, atMs: now, attempt: 0, reported: false };
+      slot.find = newFind();
       const news = slot.cause?.kind !== cause.kind || slot.cause.message !== cause.message;
       slot.cause = cause;
       if (news) note("refused", slot.key, "", intent.podUID, cause.message, cause);
       return;
     }
-    if (!ports.commit([{ kind: "intent", key: slot.key, value: null }])) {
-      slot.find = { untilMs: now, atMs: now, attempt: 0, reported: false };
-    }
+    if (!ports.commit([{ kind: "intent", key: slot.key, value: null }])) slot.find = newFind(true);
     const { pod } = slot;
-    if (
-      pod !== undefined &&
-      !pod.deleting &&
-      !isTerminal(pod) &&
-      pod.uid === intent.podUID &&
-      !table.intents.has(slot.key)
-    ) {
-      refuse(slot, pod, cause);
-    }
+    if (pod !== undefined && isLive(pod) && pod.uid === intent.podUID) refuse(slot, pod, cause);
   }
 
   function onTentativeReleased(slot: Slot, ok: boolean, why: string): void {
@@ -1054,7 +1183,7 @@ export function createProvider(
     if (grant === undefined) return;
     if (!ok) {
       if (slot.attempt === 0) note("release_failed", slot.key, grant.id, slot.pod?.uid ?? "", why);
-      slot.retryAtMs = now + backoff(slot.attempt++);
+      slot.retryAtMs = mono + backoff(slot.attempt++);
       return;
     }
     slot.tentative = undefined;
@@ -1065,9 +1194,8 @@ export function createProvider(
       slot.pod?.uid ?? "",
       "the sandbox that could not be committed was returned",
     );
-    slot.retryAtMs = now + backoff(slot.attempt++);
-    // The intent that is still open finds nothing now; it is closed as soon as the table can be written.
-    slot.find = { untilMs: now, atMs: now, attempt: 0, reported: false };
+    slot.claimAtMs = mono + backoff(slot.attempt++);
+    slot.find = newFind(true);
   }
 
   function onAsked(
@@ -1079,7 +1207,7 @@ export function createProvider(
     const row = table.rows.get(slot.key);
     if (row === undefined || row.id !== effect.id) return;
     const { pod } = slot;
-    if (pod !== undefined && !pod.deleting) return;
+    if (pod !== undefined && (isLive(pod) || (!pod.deleting && pod.uid === row.podUID))) return;
     const authority = row.authority !== "" ? row.authority : (effect.owner?.uid ?? row.podUID);
     const subject = subjectOf(effect.owner);
     const judged = verdict(authority, subject, owner);
@@ -1089,7 +1217,8 @@ export function createProvider(
     }
     if (pod === undefined && effect.owner !== undefined && supersede(slot, row, current)) return;
     preserved(slot, row, pod, judged.reason, 0);
-    if (judged.suspended && !slot.hibernated && !slot.keepsRunning) {
+    if (judged.suspended && (slot.sleep === "awake" || slot.sleep === "tried") && !slot.keepsRunning) {
+      slot.sleep = "tried";
       start(slot, { kind: "hibernate", seq: ++seq, key: slot.key, id: row.id, token: row.token });
     }
   }
@@ -1097,8 +1226,13 @@ export function createProvider(
   /** The owner's current Pod runs on another node: this VM serves nobody. Returns whether it is on its way out. */
   function supersede(slot: Slot, row: Row, current: CurrentPod | undefined): boolean {
     if (current === undefined || current.kind === "failed") return false;
+    // A stranger's Pod of the same name says nothing about this owner's.
     const elsewhere =
-      current.kind === "found" && current.nodeName !== "" && current.nodeName !== nodeName && current.running;
+      current.kind === "found" &&
+      current.ownerUid === row.authority &&
+      current.nodeName !== "" &&
+      current.nodeName !== nodeName &&
+      current.running;
     if (!elsewhere) {
       if (row.supersededAtMs !== undefined) {
         ports.commit([{ kind: "row", key: slot.key, value: { ...row, supersededAtMs: undefined } }]);
@@ -1123,20 +1257,25 @@ export function createProvider(
       if (result.ok) {
         slot.suspect = false;
         slot.attempt = 0;
-        moveDeadline(slot, row, result.listed.deadlineMs);
+        believe(slot, row, result.listed);
       } else if (result.absent) {
         slot.attempt = 0;
         slot.retryAtMs = 0;
-        declareDead(slot, row);
+        declareDead(slot, row, effect.seq);
       } else {
-        slot.retryAtMs = now + backoff(slot.attempt++, retryMinMs, verifyMs);
+        slot.retryAtMs = mono + backoff(slot.attempt++, retryMinMs, verifyMs);
       }
       return;
     }
     const { pod } = slot;
     if (row === undefined && pod !== undefined && pod.claimId === effect.id && slot.suspect) {
-      if (result.ok) slot.suspect = false;
-      else if (result.absent) {
+      if (result.ok) {
+        slot.suspect = false;
+        if (mayRecover(slot, pod, result.listed)) {
+          slot.recover = result.listed;
+          onRecoveryRead(slot, result.listed, result);
+        }
+      } else if (result.absent) {
         slot.attempt = 0;
         slot.retryAtMs = 0;
         if (pod.phase === "Running") confirmNeverFound(slot, pod);
@@ -1153,8 +1292,19 @@ export function createProvider(
             "the Pod's claim-id names a sandbox that sandboxd no longer knows",
           );
         }
-      } else slot.retryAtMs = now + backoff(slot.attempt++, retryMinMs, verifyMs);
+      } else slot.retryAtMs = mono + backoff(slot.attempt++, retryMinMs, verifyMs);
     }
+  }
+
+  /** sandboxd knows the row: it may be adopted and published, and sandboxd's word about it counts. */
+  function believe(slot: Slot, row: Row, listed: Listed): void {
+    if (slot.sleep === "awake" || slot.sleep === "asleep")
+      slot.sleep = listed.hibernated ? "asleep" : "awake";
+    if (slot.quarantined) {
+      slot.quarantined = false;
+      note("vouched", slot.key, row.id, row.podUID, "sandboxd lists it");
+    }
+    moveDeadline(slot, row, listed.deadlineMs);
   }
 
   function moveDeadline(slot: Slot, row: Row, deadlineMs: number): void {
@@ -1179,20 +1329,24 @@ export function createProvider(
         const { pod } = slot;
         if (pod === undefined || pod.uid !== effect.uid) return;
         if (result.ok) {
-          slot.ackedVersion = result.resourceVersion ?? "";
-          const claimId = effect.claimId === "" ? pod.claimId : effect.claimId;
-          slot.pod = {
-            ...pod,
-            claimId,
-            phase: typeof effect.status.phase === "string" ? effect.status.phase : pod.phase,
-            podIP: effect.address === "" ? pod.podIP : pod.podIP || effect.address,
-            digest: mergeDigest(pod.digest, statusDigest(effect.status, claimId)),
-          };
+          const version = result.resourceVersion ?? "";
+          slot.ackedVersion = version;
+          // What the watch has brought from after this push says more than the push itself.
+          if (version === "" || !isNewer(pod.resourceVersion, version)) {
+            const claimId = effect.claimId === "" ? pod.claimId : effect.claimId;
+            slot.pod = {
+              ...pod,
+              claimId,
+              phase: typeof effect.status.phase === "string" ? effect.status.phase : pod.phase,
+              podIP: effect.address === "" ? pod.podIP : pod.podIP || effect.address,
+              digest: mergeDigest(pod.digest, statusDigest(effect.status, claimId)),
+            };
+          }
           // Someone who keeps overwriting it is answered ever more slowly.
-          if (now - slot.publishedAtMs > REPUBLISH_CALM_MS) slot.publishAttempt = 0;
-          slot.publishAtMs = slot.publishAttempt === 0 ? 0 : now + backoff(slot.publishAttempt);
+          if (mono - slot.publishedAtMs > REPUBLISH_CALM_MS) slot.publishAttempt = 0;
+          slot.publishAtMs = slot.publishAttempt === 0 ? 0 : mono + backoff(slot.publishAttempt);
           slot.publishAttempt++;
-          slot.publishedAtMs = now;
+          slot.publishedAtMs = mono;
           return;
         }
         if (result.kind === "gone") {
@@ -1201,7 +1355,7 @@ export function createProvider(
         }
         if (slot.publishAttempt === 0)
           note("publish_failed", slot.key, effect.claimId, effect.uid, result.why);
-        slot.publishAtMs = now + backoff(slot.publishAttempt++);
+        slot.publishAtMs = mono + backoff(slot.publishAttempt++);
         return;
       }
       case "finalize": {
@@ -1226,7 +1380,7 @@ export function createProvider(
             effect.uid,
             `the Pod object could not be deleted: ${result.why}`,
           );
-        slot.finalizeAtMs = now + backoff(slot.finalizeAttempt++);
+        slot.finalizeAtMs = mono + backoff(slot.finalizeAttempt++);
         return;
       }
       case "evict": {
@@ -1239,8 +1393,9 @@ export function createProvider(
             "no capacity here: the Pod was deleted so that its owner makes another",
           );
           slot.capacitySinceMs = undefined;
+          slot.evictedUid = effect.uid;
         } else {
-          slot.capacitySinceMs = result.kind === "gone" ? undefined : now;
+          slot.capacitySinceMs = result.kind === "gone" ? undefined : mono;
         }
         return;
       }
@@ -1249,9 +1404,10 @@ export function createProvider(
       case "hibernate": {
         if (row === undefined || row.id !== effect.id) return;
         if (result.ok) {
-          slot.hibernated = true;
+          slot.sleep = "ours";
           note("hibernated", slot.key, row.id, row.podUID, "its Sandbox is suspended");
         } else if (result.kind === "refused") {
+          slot.sleep = "awake";
           slot.keepsRunning = true;
           note(
             "hibernate_refused",
@@ -1266,12 +1422,19 @@ export function createProvider(
       case "wake": {
         if (row === undefined || row.id !== effect.id) return;
         if (result.ok) {
-          slot.hibernated = false;
+          slot.sleep = "awake";
           slot.attempt = 0;
           slot.retryAtMs = 0;
           note("woken", slot.key, row.id, row.podUID, "its Sandbox resumed");
         } else if (result.kind === "gone") slot.suspect = true;
-        else slot.retryAtMs = now + backoff(slot.attempt++);
+        else {
+          slot.retryAtMs = mono + backoff(slot.attempt++);
+          const message = `sandbox ${row.id} is kept for this Pod and could not be woken: ${result.why}`;
+          const cause: Cause = { kind: "provisioning_failed", message };
+          if (slot.cause?.message !== message)
+            note("refused", slot.key, row.id, slot.pod?.uid ?? row.podUID, message, cause);
+          slot.cause = cause;
+        }
         return;
       }
       case "renew": {
@@ -1295,7 +1458,7 @@ export function createProvider(
         else if (result.kind === "refused") {
           slot.renewRefused = true;
           note("renew_refused", slot.key, row.id, row.podUID, result.why);
-        } else slot.retryAtMs = now + backoff(slot.attempt++);
+        } else slot.retryAtMs = mono + backoff(slot.attempt++);
         return;
       }
     }
@@ -1303,9 +1466,16 @@ export function createProvider(
 
   // ---- listings ------------------------------------------------------------------------------------
 
+  const routineMs = orphanScanMs > 0 ? orphanScanMs : LIST_ROUTINE_MS;
+
+  /** There is something to watch over from now on. */
+  function keepListing(): void {
+    if (listing === undefined && listAtMs === Number.POSITIVE_INFINITY) listAtMs = mono + routineMs;
+  }
+
   function startListing(): void {
     listing = { kind: "list", seq: ++seq };
-    listedAtMs = now;
+    listedAtMs = mono;
     listAtMs = Number.POSITIVE_INFINITY;
     ports.run(listing);
   }
@@ -1314,8 +1484,7 @@ export function createProvider(
     if (listing === undefined || effect.seq !== listing.seq) return;
     listing = undefined;
     if (rows === undefined) {
-      listAtMs = now + backoff(listFailures++, retryMinMs, verifyMs);
-      if (listAtMs < dueMs) dueMs = listAtMs;
+      listAtMs = mono + backoff(listFailures++, retryMinMs, verifyMs);
       return;
     }
     listFailures = 0;
@@ -1329,7 +1498,14 @@ export function createProvider(
       if (answered) slot.needsListing = 0;
       if (row === undefined) {
         const { pod } = slot;
-        if (answered && pod !== undefined && !pod.deleting && !isTerminal(pod) && slot.busy === undefined) {
+        if (
+          answered &&
+          pod !== undefined &&
+          !isTerminal(pod) &&
+          slot.busy === undefined &&
+          !table.intents.has(slot.key) &&
+          mayHaveRun(slot, pod)
+        ) {
           lookBackInListing(slot, pod, byId);
           next(slot);
         } else if (answered) next(slot);
@@ -1354,14 +1530,10 @@ export function createProvider(
       }
       const was = { quarantined: slot.quarantined, deadlineMs: row.deadlineMs };
       slot.suspect = false;
-      slot.hibernated = listed.hibernated;
-      if (was.quarantined) {
-        slot.quarantined = false;
-        note("vouched", slot.key, row.id, row.podUID, "sandboxd lists it");
-      }
-      moveDeadline(slot, row, listed.deadlineMs);
+      if (slot.dead !== undefined && slot.dead.seq < effect.seq) slot.dead = undefined;
+      believe(slot, row, listed);
       if (listed.deadlineMs > 0 && now >= listed.deadlineMs) {
-        slot.leaseCheckAtMs = now + backoff(slot.leaseChecks++, 1_000, verifyMs);
+        slot.leaseCheckAtMs = mono + backoff(slot.leaseChecks++, 1_000, verifyMs);
       } else {
         slot.leaseCheckAtMs = 0;
         slot.leaseChecks = 0;
@@ -1374,15 +1546,13 @@ export function createProvider(
       nextDisplaced(id);
     }
     if (orphanScanMs > 0) reportOrphans(byId);
-    const routineMs = orphanScanMs > 0 ? orphanScanMs : LIST_ROUTINE_MS;
     const held = table.rows.size + table.displaced.size > 0;
     const atMs = waiting
-      ? now + Math.min(1_000, verifyMs)
+      ? mono + Math.min(1_000, verifyMs)
       : held || orphanScanMs > 0
-        ? now + routineMs
+        ? mono + routineMs
         : Number.POSITIVE_INFINITY;
     if (atMs < listAtMs) listAtMs = atMs;
-    if (listAtMs < dueMs) dueMs = listAtMs;
   }
 
   /** The orphan scan tells, each transition once; it never releases (contract: orphan scan). */
@@ -1415,7 +1585,15 @@ export function createProvider(
 
   // ---- events --------------------------------------------------------------------------------------
 
+  /** Whether an event of the watch comes out of its order, from before what is known already. */
+  function isLate(resourceVersion: string): boolean {
+    if (watchVersion !== "" && isNewer(watchVersion, resourceVersion)) return !relisting;
+    watchVersion = resourceVersion;
+    return false;
+  }
+
   function onPod(pod: PodView): void {
+    if (isLate(pod.resourceVersion)) return;
     const slot = slotOf(pod.key);
     const before = slot.pod;
     slot.seenIn = generation;
@@ -1431,10 +1609,11 @@ export function createProvider(
           digest: before.digest,
         };
       } else slot.pod = pod;
-      if (faultChanged(before, pod)) slot.retryAtMs = 0;
+      if (faultChanged(before, pod)) slot.claimAtMs = 0;
     } else {
       slot.pod = pod;
       slot.goneUid = undefined;
+      slot.needsListing = 0;
       slot.ackedVersion = "";
       slot.publishAttempt = 0;
       slot.publishAtMs = 0;
@@ -1442,6 +1621,7 @@ export function createProvider(
       slot.capacitySinceMs = undefined;
       slot.attempt = 0;
       slot.retryAtMs = 0;
+      slot.claimAtMs = 0;
       slot.finalizeAttempt = 0;
       slot.finalizeAtMs = 0;
       if (table.rows.get(pod.key) === undefined) {
@@ -1449,7 +1629,37 @@ export function createProvider(
         if (!table.intents.has(pod.key)) slot.recover = undefined;
       }
     }
+    followOwner(slot, pod);
     next(slot);
+  }
+
+  /** A Pod got another controller: that one decides from now on, also about a claim that is under way. */
+  function followOwner(slot: Slot, pod: PodView): void {
+    const holder = { podUID: pod.uid, authority: authorityOf(pod), owner: pod.owner };
+    const intent = table.intents.get(slot.key);
+    const row = table.rows.get(slot.key);
+    if (slot.reowned?.podUID === pod.uid) slot.reowned = undefined;
+    for (const held of [intent, row]) {
+      if (held?.podUID !== holder.podUID || held.authority === holder.authority) continue;
+      slot.reowned = holder;
+      follow(slot, holder);
+    }
+  }
+
+  /** Writes down who decides about the Pod's claim now. Returns whether that is done. */
+  function follow(slot: Slot, holder: Holder): boolean {
+    const { key } = slot;
+    const intent = table.intents.get(key);
+    const row = table.rows.get(key);
+    const changes: Change[] = [];
+    if (intent?.podUID === holder.podUID)
+      changes.push({ kind: "intent", key, value: { ...intent, ...holder } });
+    if (row?.podUID === holder.podUID) changes.push({ kind: "row", key, value: { ...row, ...holder } });
+    if (changes.length > 0 && !ports.commit(changes)) return false;
+    slot.reowned = undefined;
+    if (row?.podUID === holder.podUID && row.authority !== "")
+      note("adopted", key, row.id, row.podUID, "its Pod has another owner now");
+    return true;
   }
 
   function faultChanged(a: PodView, b: PodView): boolean {
@@ -1466,24 +1676,30 @@ export function createProvider(
     slot.pod = undefined;
     slot.goneUid = uid;
     slot.retryAtMs = 0;
+    slot.claimAtMs = 0;
     next(slot);
   }
 
-  function handle(event: Event, atMs: number): void {
+  function handle(event: Event, atMs: number, atMonotonicMs = atMs): void {
     now = atMs;
+    mono = atMonotonicMs;
     switch (event.type) {
       case "pod":
         return onPod(event.pod);
       case "podGone": {
+        if (event.resourceVersion !== undefined) isLate(event.resourceVersion);
         const slot = slots.get(event.key);
         if (slot === undefined || (slot.pod !== undefined && slot.pod.uid !== event.uid)) return;
         return podLeft(slot, event.uid);
       }
       case "relist":
         generation++;
+        relisting = true;
+        watchVersion = "";
         return;
       case "synced": {
         synced = true;
+        relisting = false;
         for (const slot of slots.values()) {
           if (slot.pod !== undefined && slot.seenIn !== generation) podLeft(slot, undefined);
           else if (slot.pod === undefined) next(slot);
@@ -1549,18 +1765,18 @@ export function createProvider(
 
   function tick(): void {
     dueMs = Number.POSITIVE_INFINITY;
-    if (listing === undefined && listAtMs <= now) startListing();
-    else if (listing === undefined && listAtMs < dueMs) dueMs = listAtMs;
     for (const slot of slots.values()) {
-      if (slot.dueAtMs <= now) next(slot);
+      if (slot.dueAtMs <= mono) next(slot);
       else if (slot.dueAtMs < dueMs) dueMs = slot.dueAtMs;
     }
     for (const id of releases.keys()) nextRelease(id);
     for (const id of displaced.keys()) nextDisplaced(id);
+    // Last, so that it answers what has just been asked for.
+    if (listing === undefined && listAtMs <= mono) startListing();
   }
 
   // Rows and intents on disk are looked at as soon as there is anything to look with.
-  for (const slot of slots.values()) slot.dueAtMs = now;
+  for (const slot of slots.values()) slot.dueAtMs = mono;
 
   function stateOf(slot: Slot | undefined): ClaimView["state"] {
     if (slot?.quarantined) return "quarantined";
@@ -1574,9 +1790,11 @@ export function createProvider(
 
   return {
     handle,
-    nextDueMs: () => dueMs,
-    verify(atMs) {
+    // While a listing is under way its answer leads on, not a timer.
+    nextDueMs: () => (listing === undefined ? Math.min(dueMs, listAtMs) : dueMs),
+    verify(atMs, atMonotonicMs = atMs) {
       now = atMs;
+      mono = atMonotonicMs;
       wantListing(undefined);
     },
     counts() {

@@ -169,7 +169,15 @@ export type OwnerState =
 
 /** The Pod now living under a key, read beside the owner (contract: Superseded). */
 export type CurrentPod =
-  | { kind: "found"; uid: string; nodeName: string; running: boolean; claimId: string }
+  | {
+      kind: "found";
+      uid: string;
+      /** UID of its controller owner, empty when it has none; absent: not known, and so no proof of anything. */
+      ownerUid?: string;
+      nodeName: string;
+      running: boolean;
+      claimId: string;
+    }
   | { kind: "not_found" }
   | { kind: "failed"; why: string };
 
@@ -226,8 +234,8 @@ export type Event =
   /** A complete list begins: Pods not seen again until `synced` are gone. */
   | { type: "relist" }
   | { type: "pod"; pod: PodView }
-  /** The watch said DELETED for this Pod generation. */
-  | { type: "podGone"; key: string; uid: string }
+  /** The watch said DELETED for this Pod generation, at this version. */
+  | { type: "podGone"; key: string; uid: string; resourceVersion?: string }
   | { type: "synced" }
   | { type: "claimed"; effect: Effect; result: ClaimResult }
   | { type: "found"; effect: Effect; result: { ok: true; rows: Listed[] } | { ok: false; why: string } }
