@@ -47,6 +47,11 @@ describe("exit codes", () => {
     expect(out).toContain("2 objects judged in 1 file (1 for sandboxd, 1 for vk-cocoon): 1 note.");
     expect([err, code]).toEqual(["", 0]);
   });
+  test("what is not shown does not hide the object", async () => {
+    const { out } = await vk(["check", "-", "--show", "error"], cocoonExample);
+    expect(out).toContain("ok  -:1  Sandbox cocoon-example is for vk-cocoon");
+    expect(out).not.toContain("cocoon/webhook");
+  });
   test("1 for an error, with file, line, rule, what happens and what to do", async () => {
     write("wrong.yaml", wrong);
     const { out, code } = await vk(["check", "wrong.yaml"]);

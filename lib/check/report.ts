@@ -71,7 +71,7 @@ export function renderFindings({ findings, judged, skipped }: CheckResult, optio
     }
     lines.push("");
   }
-  const troubled = new Set(findings.map(({ file, object }) => judgedFor(judged, file, object)));
+  const troubled = new Set(shown.map(({ file, object }) => judgedFor(judged, file, object)));
   const good = judged.filter((one) => !troubled.has(one));
   for (const { file, line, object, backend } of good.slice(0, goodShownMax))
     lines.push(
