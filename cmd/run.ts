@@ -2,6 +2,7 @@
 import { readFileSync } from "node:fs";
 import { dirname, join, resolve } from "node:path";
 import { type RunConfig, readTokenFile, type TokenFile, tokenFile } from "../lib/config/index.ts";
+import { denyDumps } from "../lib/dumps.ts";
 import { createInventory } from "../lib/inventory/inventory.ts";
 import {
   createDiscovery,
@@ -59,6 +60,12 @@ export async function run(config: RunConfig): Promise<number> {
   // nothing is pending: the process then ends with code 0 in the middle of its work (seen with 200 Pods at once).
   setInterval(() => {}, KEEP_ALIVE_MS);
   const stopped = stopSignal(log);
+  // Before the first credential is in memory.
+  const dumpable = denyDumps();
+  if (dumpable !== undefined)
+    log.warn("core dumps cannot be turned off here, and one would hold every release credential", {
+      why: dumpable,
+    });
   const token = openToken(config, log);
   if (token.ok === false) return fatal(token.reason);
 
@@ -138,6 +145,8 @@ export async function run(config: RunConfig): Promise<number> {
       const pod = { apiVersion: "v1", kind: "Pod", ...splitKey(key), uid: podUID };
       events.record(pod, event.type, event.reason, event.message);
     }
+    // Rotated a moment ago, most likely: the claim is tried again in half a second, the next probe is further off.
+    if (cause === "bad_token") refreshToken(token.ok ? token.file : undefined, log);
     if (cause === "draining") node.setCapacity("draining");
     else if (cause === "max_claims" || cause === "no_warm_capacity") node.setCapacity("exhausted");
   }

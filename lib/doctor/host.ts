@@ -168,7 +168,12 @@ async function port({ config, probes: { host }, lock }: Context): Promise<Outcom
         return pass(`${shown} is served by the running provider, process ${daemon.pid}`);
       }
       if (by === undefined || by.pid === 0) {
-        return (daemon.kind === "ours" ? warn : fail)(
+        // The provider is closed to the eyes of its own user, and does not run without its port.
+        if (daemon.kind === "ours")
+          return pass(
+            `${shown} is taken, by the running provider, process ${daemon.pid}, as far as this user may see`,
+          );
+        return fail(
           `${shown} is taken, and this user may not see by which process`,
           `Find out with: ss -ltnp 'sport = :${listen.port}' (as root). If it is not vk-sandbox, stop it or choose another --listen-addr.`,
         );

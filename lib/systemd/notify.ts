@@ -1,4 +1,5 @@
 /** Tells systemd that the daemon is ready, alive, or stopping (sd_notify(3)), for units with Type=notify. */
+import { libcNames } from "../libc.ts";
 
 /** sun_path of sockaddr_un. */
 const SOCKET_PATH_BYTES_MAX = 107;
@@ -46,7 +47,7 @@ export async function openSystemd(env: Record<string, string | undefined>, pid: 
 
 async function openLibc() {
   const { dlopen } = await import("bun:ffi");
-  for (const name of ["libc.so.6", "libc.so"]) {
+  for (const name of libcNames(process.arch)) {
     try {
       return dlopen(name, {
         socket: { args: ["i32", "i32", "i32"], returns: "i32" },
