@@ -1,10 +1,11 @@
-import { afterEach, beforeEach, expect, test } from "bun:test";
+import { afterEach, beforeEach, describe, expect, test } from "bun:test";
 import { chmodSync, mkdtempSync, rmSync, unlinkSync, utimesSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { createCredentialSource, execRetryMs, fileCheckMs } from "./credential-source.ts";
 import { type ExecPlugin, type ExecResult, execTimeoutMs, runExecPlugin } from "./exec-plugin.ts";
 import { fakeClock } from "./fake-clock.ts";
+import * as pki from "./test-pki.ts";
 
 let dir: string;
 beforeEach(() => {
@@ -21,6 +22,8 @@ function write(name: string, content: string): string {
   utimesSync(path, 1_700_000_000 + writes, 1_700_000_000 + writes);
   return path;
 }
+const before = { cert: pki.clientCert, key: pki.clientKey };
+const after = { cert: pki.renewedCert, key: pki.renewedKey };
 const pem = (kind: string, body: string) => `-----BEGIN ${kind}-----\n${body}\n-----END ${kind}-----\n`;
 
 test("files are looked at now and then, and a file that did not change keeps the very same credential", () => {
@@ -61,13 +64,73 @@ test("a token that rotates leaves the TLS material, and with it the connections,
 
 test("a client certificate that was renewed is read again", () => {
   const clock = fakeClock();
-  const cert = write("both.pem", pem("CERTIFICATE", "1") + pem("PRIVATE KEY", "1"));
+  const cert = write("both.pem", before.cert + before.key);
   const source = createCredentialSource({ cert: { file: cert }, key: { file: cert } }, { clock });
   source.current();
-  const renewed = pem("CERTIFICATE", "2") + pem("PRIVATE KEY", "2");
+  const renewed = after.cert + after.key;
   write("both.pem", renewed);
   clock.advance(fileCheckMs);
   expect(source.current()).toEqual({ authorization: "", tls: { cert: renewed, key: renewed } });
+});
+
+describe("half a rotation keeps the whole last credential, and is said once", () => {
+  /** Old certificate and key in files, both read; `tell` has what was said. */
+  function renewing() {
+    const clock = fakeClock();
+    const paths = { cert: write("cert.pem", before.cert), key: write("key.pem", before.key) };
+    const ca = write("ca.pem", pki.ca);
+    const said: string[] = [];
+    const source = createCredentialSource(
+      { cert: { file: paths.cert }, key: { file: paths.key }, ca: { file: ca } },
+      { clock, onProblem: (why) => said.push(why) },
+    );
+    const first = source.current();
+    const later = () => {
+      clock.advance(fileCheckMs);
+      return source.current();
+    };
+    return { first, later, said };
+  }
+
+  test("a certificate whose key has not come yet", () => {
+    const { first, later, said } = renewing();
+    write("cert.pem", after.cert);
+    expect(later()).toBe(first);
+    expect(later()).toBe(first);
+    expect(said).toEqual([
+      "the client key does not belong to the client certificate; the last good one is kept",
+    ]);
+    write("key.pem", after.key);
+    expect(later()).toMatchObject({ tls: { cert: after.cert, key: after.key } });
+    expect(said.length).toBe(1);
+  });
+
+  for (const name of ["cert", "key", "ca"] as const)
+    test(`a ${name} file of which a part is written`, () => {
+      const { first, later, said } = renewing();
+      const whole = name === "key" ? after.key : pki.ca + after.cert;
+      for (const share of [0, 0.3, 0.6, 0.95]) {
+        write(`${name}.pem`, whole.slice(0, Math.floor(whole.length * share)));
+        expect([share, later()]).toEqual([share, first]);
+      }
+      expect(said.length).toBeGreaterThan(0);
+      for (const why of said) expect(why).toContain("the last good one is kept");
+    });
+
+  test("a file that cannot be read is tried again although nothing about it changes", () => {
+    const { first, later, said } = renewing();
+    write("key.pem", "");
+    expect(later()).toBe(first);
+    write("cert.pem", after.cert);
+    write("key.pem", after.key);
+    expect(later()).toMatchObject({ tls: { cert: after.cert } });
+    expect(said.join()).not.toContain(before.key.slice(40, 60));
+  });
+});
+
+test("a plugin's certificate and key that do not belong together are not used", async () => {
+  const { source } = execSource({ ...good(""), ok: true, cert: before.cert, key: after.key } as ExecResult);
+  expect(await source.current()).toMatchObject({ why: expect.stringContaining("does not belong") });
 });
 
 test("a 401 makes it look at once", () => {
@@ -152,8 +215,9 @@ test("a plugin is run once for many requests, and its credential is then at hand
 });
 
 test("a plugin's certificate becomes the client certificate", async () => {
-  const { source } = execSource({ ...good(""), ok: true, cert: "C", key: "K" } as ExecResult);
-  expect(await source.current()).toEqual({ authorization: "", tls: { cert: "C", key: "K" } });
+  const { cert, key } = before;
+  const { source } = execSource({ ...good(""), ok: true, cert, key } as ExecResult);
+  expect(await source.current()).toEqual({ authorization: "", tls: { cert, key } });
 });
 
 test("a credential is renewed before it expires, without anyone waiting", async () => {

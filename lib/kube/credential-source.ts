@@ -2,6 +2,7 @@ import { readFileSync, type Stats, statSync } from "node:fs";
 import { type Clock, systemClock } from "./clock.ts";
 import type { ClientTls, Credential, CredentialFailure, CredentialSource } from "./credentials.ts";
 import { type ExecPlugin, type ExecResult, runExecPlugin } from "./exec-plugin.ts";
+import { materialFault } from "./tls-material.ts";
 
 /** PEM or a token, as it stands in the configuration or in a file that may be replaced. */
 export type Material = { text: string } | { file: string };
@@ -27,6 +28,8 @@ export interface CredentialSourceOptions {
   onProblem?: (why: string) => void;
   /** For tests. */
   run?: typeof runExecPlugin;
+  /** For tests, whose PEM need not be any. */
+  faultOf?: typeof materialFault;
 }
 
 /** How often files are looked at (one stat each). */
@@ -46,7 +49,13 @@ export function createCredentialSource(
   parts: CredentialParts,
   options: CredentialSourceOptions = {},
 ): CredentialSource {
-  const { clock = systemClock, env = {}, onProblem = () => {}, run = runExecPlugin } = options;
+  const {
+    clock = systemClock,
+    env = {},
+    onProblem = () => {},
+    run = runExecPlugin,
+    faultOf = materialFault,
+  } = options;
   const files = [parts.ca, parts.cert, parts.key, parts.token].flatMap((part) =>
     part !== undefined && "file" in part ? [part.file] : [],
   );
@@ -63,8 +72,8 @@ export function createCredentialSource(
   let execRenewAtMs = 0;
   let running: Promise<void> | undefined;
 
-  /** Reads all parts anew. Keeps the last good credential when one cannot be read. */
-  function read(): void {
+  /** Reads all parts anew. Keeps the last good credential when one cannot be read. Returns whether all could be. */
+  function read(): boolean {
     try {
       const tls: ClientTls = {
         ca: parts.ca && text("CA file", parts.ca, "CERTIFICATE"),
@@ -85,12 +94,17 @@ export function createCredentialSource(
         // The same TLS object keeps the connections; the same credential keeps the headers.
         if (last.authorization !== authorization) credential = { authorization, tls: last.tls };
       } else {
+        // Half a rotation must not cost us the half that works.
+        const fault = last === undefined ? undefined : faultOf(tls);
+        if (fault !== undefined) throw new Error(fault);
         credential = { authorization, tls };
       }
+      return true;
     } catch (error) {
       const why = error instanceof Error ? error.message : String(error);
       if (credential !== undefined && why !== failure.why) onProblem(`${why}; the last good one is kept`);
       failure = { why };
+      return false;
     }
   }
 
@@ -99,7 +113,8 @@ export function createCredentialSource(
     let all = "";
     for (const file of files) {
       const stat = statOf(file);
-      all += typeof stat === "string" ? `${stat};` : `${stat.ino}:${stat.size}:${stat.mtimeMs};`;
+      all +=
+        typeof stat === "string" ? `${stat};` : `${stat.ino}:${stat.size}:${stat.mtimeMs}:${stat.ctimeMs};`;
     }
     return all;
   }
@@ -108,15 +123,16 @@ export function createCredentialSource(
     checkedAtMs = nowMs;
     const found = stampOf();
     if (found === stamp && credential !== undefined) return;
-    stamp = found;
-    read();
+    // What could not be read is read again next time, whatever the files' times say.
+    stamp = read() ? found : "";
   }
 
   async function runPlugin(plugin: ExecPlugin): Promise<void> {
     execRanAtMs = clock.now();
     const result = await run(plugin, env, clock);
     const nowMs = clock.now();
-    if (result.ok && result.expiresAtMs > nowMs) {
+    const fault = result.ok && result.cert ? faultOf({ cert: result.cert, key: result.key }) : undefined;
+    if (result.ok && result.expiresAtMs > nowMs && fault === undefined) {
       execResult = result;
       execFailure = undefined;
       const ahead = Math.min(renewAheadMs, (result.expiresAtMs - nowMs) / 10);
@@ -126,7 +142,7 @@ export function createCredentialSource(
       return;
     }
     const why = result.ok
-      ? `exec plugin ${plugin.command} gave a credential that has expired already`
+      ? `exec plugin ${plugin.command} gave a credential that ${fault === undefined ? "has expired already" : `cannot be used: ${fault}`}`
       : result.why;
     execFailure = { why };
     if (execResult !== undefined) onProblem(`${why}; the last good credential is used while it lasts`);

@@ -5,9 +5,11 @@ import type { Clock } from "./clock.ts";
 import { type CredentialParts, createCredentialSource, type Material } from "./credential-source.ts";
 import { type CredentialSource, isCredential } from "./credentials.ts";
 import type { ExecPlugin } from "./exec-plugin.ts";
+import { followKubeconfig } from "./kubeconfig-follow.ts";
 import { proxyFor } from "./proxy.ts";
+import { materialFault } from "./tls-material.ts";
 
-/** Where the API server is and who we are to it: what `createKubeClient` needs. */
+/** Where the API server is and who we are to it: what `createKubeClient` needs. The credential follows its files. */
 export interface ClusterConfig {
   server: string;
   credentials: CredentialSource;
@@ -138,19 +140,43 @@ const kubeconfigBytesMax = 4 * 1024 * 1024;
  */
 export async function loadCluster(options: LoadClusterOptions): Promise<ClusterResult> {
   try {
-    return { ok: true, cluster: await find(options) };
+    const { cluster, files } = await find(options);
+    return {
+      ok: true,
+      cluster: files.length === 0 ? cluster : { ...cluster, credentials: follow(cluster, files, options) },
+    };
   } catch (error) {
     if (!(error instanceof ClusterError)) throw error;
     return { ok: false, kind: error.kind, message: error.message };
   }
 }
 
-async function find(options: LoadClusterOptions): Promise<ClusterConfig> {
+/** The kubeconfig's credential as it is now, whenever that is: see `followKubeconfig`. */
+function follow(cluster: ClusterConfig, files: string[], options: LoadClusterOptions): CredentialSource {
+  const reload = async () => {
+    try {
+      const { cluster: next } = await find(options);
+      if (next.server !== cluster.server || next.proxy !== cluster.proxy)
+        return { why: `kubeconfig ${next.source} names another API server or proxy now: restart to use it` };
+      const credential = await next.credentials.current();
+      // A file that is being written may read as a whole one with a part of a certificate in it.
+      const fault = isCredential(credential) ? materialFault(credential.tls) : credential.why;
+      return fault === undefined ? next.credentials : { why: `kubeconfig ${next.source}: ${fault}` };
+    } catch (error) {
+      return { why: error instanceof Error ? error.message : String(error) };
+    }
+  };
+  const { clock, onProblem } = options;
+  return followKubeconfig({ files, first: cluster.credentials, reload, clock, onProblem });
+}
+
+/** `files`: those that the cluster was read from; none in a cluster. */
+async function find(options: LoadClusterOptions): Promise<{ cluster: ClusterConfig; files: string[] }> {
   const { env } = options;
   const tried: string[] = [];
   if (options.kubeconfig === undefined) {
     const inCluster = await findInCluster(options, tried);
-    if (inCluster !== undefined) return inCluster;
+    if (inCluster !== undefined) return { cluster: inCluster, files: [] };
   }
   const list = options.kubeconfig ?? env.KUBECONFIG ?? "";
   let paths: string[];
@@ -169,7 +195,7 @@ async function find(options: LoadClusterOptions): Promise<ClusterConfig> {
       `no way to the API server was found; tried ${tried.join(", ")}. Set KUBECONFIG to a kubeconfig, or run in a Pod with a service account`,
     );
   }
-  return fromKubeconfig(merged, options);
+  return { cluster: await fromKubeconfig(merged, options), files: merged.files };
 }
 
 async function findInCluster(

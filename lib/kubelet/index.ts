@@ -3,6 +3,7 @@ import { readFileSync, statSync } from "node:fs";
 import type { HostPort } from "../config/index.ts";
 import type { Clock, KubeClient } from "../kube/index.ts";
 import { type Log, silent } from "../log/index.ts";
+import { isWholePem } from "../pem.ts";
 import { authorizer } from "./auth.ts";
 import { selfSigned } from "./certificate.ts";
 import { type Content, router } from "./routes.ts";
@@ -114,8 +115,11 @@ function readPem(path: string, flag: string): { ok: true; text: string } | { ok:
     if (size > fileBytesMax)
       return { ok: false, message: `${flag} ${path} is larger than ${fileBytesMax} bytes; give a PEM file` };
     const text = readFileSync(path, "utf8");
-    if (!text.includes("-----BEGIN"))
-      return { ok: false, message: `${flag} ${path} is not PEM; give a file that begins with -----BEGIN` };
+    if (!isWholePem(text))
+      return {
+        ok: false,
+        message: `${flag} ${path} is not PEM, or cut off; give a file of whole PEM blocks`,
+      };
     return { ok: true, text };
   } catch (error) {
     const code = error instanceof Error && "code" in error ? String(error.code) : String(error);

@@ -489,6 +489,19 @@ describe("certificates", () => {
     expect((await get("/pods", { cert: client })).status).toBe(401);
   });
 
+  test("a client CA that is cut off while it is written keeps the whole one in use", async () => {
+    await serve(withClientCa());
+    for (const text of ["", ca.cert.slice(0, 200), ca.cert + stranger.cert.slice(0, 200)]) {
+      file("ca.crt", text);
+      await reload();
+      expect((await get("/pods", { cert: client })).status).toBe(200);
+      expect(faults.at(-1)).toMatch(/--client-ca-file .* is not PEM, or cut off/);
+    }
+    file("ca.crt", stranger.cert);
+    await reload();
+    expect((await get("/pods", { cert: client })).status).toBe(401);
+  });
+
   const failure = async (options: Partial<KubeletOptions>) => {
     const made = createKubelet({
       listen: { host: "127.0.0.1", port: 0 },
