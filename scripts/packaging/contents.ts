@@ -33,6 +33,7 @@ export async function commonEntries(
   });
   const { renderMan } = await import("../../cmd/help.ts");
   const { renderCompletion } = await import("../../cmd/completion.ts");
+  for (const name of ["VK_VERSION", "VK_COMMIT", "VK_BUILD_DATE"]) Reflect.deleteProperty(globalThis, name);
   const entries: Entry[] = [
     { path: "man/vk-sandbox.8", content: { text: await renderMan() } },
     { path: "completions/vk-sandbox.bash", content: { text: await renderCompletion("bash") } },
