@@ -73,6 +73,8 @@ export interface WorldOptions {
   flags?: string[];
   /** Do not start the daemon. */
   idle?: boolean;
+  /** Of its daemons, instead of the binary under test. */
+  binary?: string;
   /** No sandbox controller: nothing makes Pods of Sandboxes but the test. */
   noController?: boolean;
   /** Path of the daemon's kubeconfig, given the world's name, which is the Node's too. Default: the service account's. */
@@ -159,6 +161,7 @@ export class World implements AsyncDisposable {
       sandboxdUrl: this.sandboxd.url,
       tokenFile: join(this.dir, "token"),
       dir: join(this.dir, "daemon"),
+      binary: this.options.binary,
       ...changes,
       flags: [...(this.options.flags ?? []), ...(changes.flags ?? [])],
     });
@@ -341,6 +344,25 @@ export class World implements AsyncDisposable {
     );
   }
 
+  /** Does what kube-controller-manager does to the Pods of a NotReady node, and waits until the daemon has undone it. */
+  async disturb(name: string): Promise<void> {
+    const notReady = { type: "Ready", status: "False", reason: "NodeNotReady" };
+    const disturbed = await this.api.request<KubeObject>(
+      "PATCH",
+      `${this.podPath(name)}/status`,
+      { status: { conditions: [notReady] } },
+      "application/strategic-merge-patch+json",
+    );
+    await this.eventually(
+      `Pod ${name} is Ready again`,
+      () => this.pod(name),
+      (pod) =>
+        pod?.metadata.resourceVersion !== disturbed.metadata.resourceVersion &&
+        conditionOf(pod, "Ready")?.status === "True",
+      { timeoutMs: 60_000 },
+    );
+  }
+
   /** Every VM that was ever granted for a Pod name of this namespace, in order. */
   granted(name: string) {
     return this.sandboxd.control.history().filter((vm) => vm.claimRef === `${this.name}/${name}`);
@@ -432,7 +454,7 @@ export class World implements AsyncDisposable {
 export interface AuditEntry {
   verb: string;
   requestURI: string;
-  user: { username: string };
+  user: { username: string; extra?: Record<string, string[]> };
   responseStatus?: { code?: number };
   annotations?: Record<string, string>;
 }
