@@ -256,6 +256,14 @@ describe("tokens", () => {
     expect((await claim(sandboxd, {}, "stranger")).status).toBe(401);
   });
 
+  test("a root token that was replaced is refused, and the new one is root's", async () => {
+    const sandboxd = await start();
+    sandboxd.control.setToken("next");
+    expect((await claim(sandboxd)).status).toBe(401);
+    expect((await claim(sandboxd, {}, "next")).status).toBe(200);
+    expect((await call(sandboxd, "GET", "/v1/info", undefined, "next")).status).toBe(200);
+  });
+
   test("the token of a VM is in root's read of it and in no listing", async () => {
     const sandboxd = await start();
     const { body } = await claim(sandboxd);

@@ -66,6 +66,8 @@ export interface SandboxdControl {
   settings(): NodeSettings;
   /** Changes some of the node's settings, such as `{draining: true}`, and answers all. */
   set(change: Partial<NodeSettings>): NodeSettings;
+  /** The root token from now on; the last one is refused. */
+  setToken(token: string): void;
   /** The live VMs. */
   index(): VmView[];
   /** Every VM ever granted, in order, with how it ended. */
@@ -124,6 +126,7 @@ export async function startSandboxd(options: SandboxdOptions = {}): Promise<Sand
     restored: journal?.restored ?? [],
   });
   const { settings } = vms;
+  let rootToken = options.token;
   let counts: Record<string, number> = {};
   const tally = { warm: 0, cold: 0, releases: 0, hibernates: 0, wakes: 0 };
 
@@ -131,14 +134,14 @@ export async function startSandboxd(options: SandboxdOptions = {}): Promise<Sand
     const header = request.headers.authorization ?? "";
     const token = header.startsWith("Bearer ") ? header.slice("Bearer ".length) : "";
     if (token === "") return { kind: "none" };
-    if (options.token && token === options.token) return { kind: "root" };
+    if (rootToken && token === rootToken) return { kind: "root" };
     const tenant = options.tenants?.[token];
     return tenant === undefined ? { kind: "other", token } : { kind: "tenant", name: tenant };
   }
 
   /** The node's endpoints: root, and tenants where they may. A node without tokens is open. */
   function nodeCaller(request: SimRequest, tenants: boolean): { tenant: string } | SimReply {
-    if (!options.token && !options.tenants) return { tenant: "" };
+    if (!rootToken && !options.tenants) return { tenant: "" };
     const caller = callerOf(request);
     if (caller.kind === "root") return { tenant: "" };
     if (caller.kind === "tenant")
@@ -282,7 +285,7 @@ export async function startSandboxd(options: SandboxdOptions = {}): Promise<Sand
   /** One sandbox as root reads it; with its token where the node has one to ask for. */
   function readSandbox(vm: Vm | undefined): SimReply {
     if (!vm) return failure(404, "unknown sandbox");
-    return json(200, options.token ? { ...row(vm), token: vm.token } : row(vm));
+    return json(200, rootToken ? { ...row(vm), token: vm.token } : row(vm));
   }
 
   function node(request: SimRequest): SimReply {
@@ -385,6 +388,9 @@ export async function startSandboxd(options: SandboxdOptions = {}): Promise<Sand
     },
     settings: () => settings,
     set: (change) => Object.assign(settings, change),
+    setToken(token) {
+      rootToken = token;
+    },
     index: () => vms.alive().map(view),
     history: () => vms.history().map(view),
     kill: (id) => vms.end(known(id), "killed"),
