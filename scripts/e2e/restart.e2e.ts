@@ -12,7 +12,7 @@ test("killed with SIGKILL and started again: same VM, and the credential still r
   await world.startDaemon();
 
   // A write of our own that the daemon has to answer shows that it holds the Pod again.
-  await disturb(world, "a");
+  await world.disturb("a");
   const after = await world.running("a");
   expect(after.metadata.uid).toBe(before.metadata.uid ?? "");
   expect(after.status.podIP).toBe(before.status.podIP ?? "");
@@ -122,7 +122,7 @@ test("a status that someone else overwrote is put back", async () => {
   await using world = await World.create();
   await world.createSandbox("a");
   await world.running("a");
-  await disturb(world, "a");
+  await world.disturb("a");
   expect(world.granted("a")).toHaveLength(1);
 });
 
@@ -190,21 +190,3 @@ test("a second process on the same state file is refused, and told who holds it"
   expect(second.log.join("\n")).toContain(String(world.daemon.pid));
   expect(await world.api.find(`/api/v1/nodes/${world.name}-b`)).toBeUndefined();
 });
-
-/** Does what kube-controller-manager does to the Pods of a NotReady node, and waits until the daemon has undone it. */
-async function disturb(world: World, name: string): Promise<void> {
-  const notReady = { type: "Ready", status: "False", reason: "NodeNotReady" };
-  const disturbed = await world.api.request<{ metadata: { resourceVersion: string } }>(
-    "PATCH",
-    `${world.podPath(name)}/status`,
-    { status: { conditions: [notReady] } },
-    "application/strategic-merge-patch+json",
-  );
-  await world.eventually(
-    `Pod ${name} is Ready again`,
-    () => world.pod(name),
-    (pod) =>
-      pod?.metadata.resourceVersion !== disturbed.metadata.resourceVersion &&
-      conditionOf(pod, "Ready")?.status === "True",
-  );
-}
