@@ -78,15 +78,23 @@ test("env.example is a configuration, and so it is with everything that it comme
   }
 });
 
-test("the overlay's variables are the provider's, and its Pod has the base's container", () => {
-  const overlay = Bun.YAML.parse(read("overlays/example/kustomization.yaml")) as {
+test("the overlay's variables are a configuration too, before the base's, where kustomize puts them", () => {
+  const overlay = Bun.YAML.parse(read("../docs/examples/overlay/kustomization.yaml")) as {
     patches: { patch: string }[];
   };
   const patch = Bun.YAML.parse(overlay.patches[0]?.patch ?? "") as typeof daemonSet & {
     metadata: { name: string };
   };
   expect(patch.metadata.name).toBe("vk-sandbox");
-  for (const { name } of patch.spec.template.spec.containers[0].env) expect(variables).toContain(name);
+  const { env } = patch.spec.template.spec.containers[0];
+  const changed = env.map(({ name }) => name);
+  const merged = [...env, ...container.env.filter(({ name }) => !changed.includes(name))];
+  const loaded = configFrom(new Map(), expanded({ ...container, env: merged }));
+  expect(loaded).toMatchObject({
+    ok: true,
+    config: { inventory: { publish: true }, sandboxd: { advertiseAddr: "10.0.0.5:7777" } },
+  });
+  for (const name of changed) if (name !== "HOST_IP") expect(variables).toContain(name);
 });
 
 test("the unit and the DaemonSet give a stopping daemon more than the 10 s it may take", () => {
@@ -101,7 +109,7 @@ test("the unit and the DaemonSet give a stopping daemon more than the 10 s it ma
 test("kustomization and docs name the version that is built", () => {
   const { version } = packageJson;
   expect(read("kustomization.yaml")).toContain(`newTag: ${version}\n`);
-  expect(read("overlays/example/kustomization.yaml")).toContain(`newTag: ${version}\n`);
+  expect(read("../docs/examples/overlay/kustomization.yaml")).toContain(`newTag: ${version}\n`);
   const installation = readFileSync(join(root, "docs/installation.md"), "utf8");
   const named = [...installation.matchAll(/vk-sandbox[-:](\d+\.\d+\.\d+)/g)].map((m) => m[1]);
   expect(new Set(named)).toEqual(new Set([version]));
