@@ -138,9 +138,6 @@ interface Recheck {
  */
 type Sleep = "awake" | "asleep" | "ours" | "tried";
 
-/** Whose a claim is. */
-type Holder = Pick<Row, "podUID" | "authority" | "owner">;
-
 /** The VM is confirmed gone. */
 interface Death {
   reason: DeathReason;
@@ -195,8 +192,8 @@ interface Slot {
   releasing: string[];
   /** The Pod UID whose VM was judged or buried here: its claim-id leads nowhere any more. */
   settledUid?: string;
-  /** Whose the claim is, while that could not be made durable: nothing is decided about it before. */
-  reowned?: Holder;
+  /** UID of an owner that the Pod got later and that the API server does not confirm. */
+  falseOwner?: string;
 
   // Claiming.
   cause?: Cause;
@@ -424,11 +421,6 @@ export function createProvider(
   function next(slot: Slot): void {
     slot.dueAtMs = Number.POSITIVE_INFINITY;
     if (slot.busy !== undefined) return;
-    if (slot.reowned !== undefined) {
-      if (slot.retryAtMs > mono) return waitUntil(slot, slot.retryAtMs);
-      if (!follow(slot, slot.reowned))
-        return retryLater(slot, "the Pod's new owner could not be made durable");
-    }
     if (slot.tentative !== undefined) return settleTentative(slot, slot.tentative);
     const intent = table.intents.get(slot.key);
     if (intent !== undefined) return findLost(slot, intent);
@@ -453,7 +445,6 @@ export function createProvider(
   /** A live Pod and a row at its key: adopt, publish, watch the lease; or displace. */
   function hold(slot: Slot, pod: PodView, row: Row): void {
     if (slot.quarantined) return wantListing(slot);
-    const authority = authorityOf(pod);
     const own = row.podUID === pod.uid;
     if (!own && row.authority !== "" && !hasAuthority(row, pod)) {
       return displace(slot, row, "a Pod of another owner has taken over the name");
@@ -469,7 +460,7 @@ export function createProvider(
     // What someone put to sleep under a running Pod is theirs to wake.
     const ran = own && pod.phase === "Running";
     if (slot.sleep !== "awake" && !(ran && slot.sleep === "asleep")) return wake(slot, pod, row);
-    if (!own || row.authority !== authority) {
+    if (!own || row.authority === "") {
       const adopted = adopt(slot, pod, row);
       if (adopted !== undefined) hold(slot, pod, adopted);
       return;
@@ -477,6 +468,8 @@ export function createProvider(
     slot.cause = undefined;
     slot.capacitySinceMs = undefined;
     if (publish(slot, pod, runningStatus(pod, row), row.id, row.address)) return;
+    const owner = newOwner(slot, pod, row);
+    if (owner !== undefined) return confirmOwner(slot, row, owner);
     if (row.deadlineMs === 0) return;
     if (now < row.deadlineMs) waitUntilTime(slot, row.deadlineMs);
     if ((renewLeases || pod.renew) && !slot.renewRefused && now < row.deadlineMs) renewInTime(slot, pod, row);
@@ -503,7 +496,30 @@ export function createProvider(
     slot.keepsRunning = false;
     if (row.podUID !== pod.uid)
       note("adopted", slot.key, row.id, pod.uid, "the replacement Pod has the same owner");
+    else if (row.authority !== "")
+      note("adopted", slot.key, row.id, pod.uid, "its Pod has another owner now");
     return adopted;
+  }
+
+  /**
+   * The controller that took the Pod over since its claim was made, when it still has to be confirmed. Its
+   * reference alone is its writer's word: the row goes over to it once the API server knows such an object.
+   */
+  function newOwner(slot: Slot, pod: PodView, row: Row): OwnerRef | undefined {
+    const { owner } = pod;
+    if (owner === undefined || row.podUID !== pod.uid || row.authority === "") return undefined;
+    return owner.uid === row.authority || owner.uid === slot.falseOwner ? undefined : owner;
+  }
+
+  function confirmOwner(slot: Slot, row: Row, owner: OwnerRef): void {
+    if (slot.retryAtMs > mono) return waitUntil(slot, slot.retryAtMs);
+    start(slot, { kind: "ask", seq: ++seq, key: slot.key, id: row.id, owner, withPod: false });
+  }
+
+  function onOwnerConfirmed(slot: Slot, pod: PodView, row: Row, owner: OwnerRef, state: OwnerState): void {
+    if (state.kind === "failed") slot.retryAtMs = mono + backoff(slot.attempt++);
+    else if (state.kind === "found" && state.uid === owner.uid) adopt(slot, pod, row);
+    else slot.falseOwner = owner.uid;
   }
 
   /** The VM sleeps: no Pod runs in it before it has been woken, and a Pod that waits for that says so. */
@@ -739,6 +755,8 @@ export function createProvider(
       ) {
         return displace(slot, row, OLDER_TABLE);
       }
+      const owner = pod === undefined ? undefined : newOwner(slot, pod, row);
+      if (owner !== undefined) return confirmOwner(slot, row, owner);
       if (recheckOwner(slot, pod, row)) return;
     }
     if (pod !== undefined) {
@@ -832,7 +850,7 @@ export function createProvider(
 
   /** Whether the Pod, or its owner, is whose VM this was. */
   function concerns(pod: PodView, row: Row | undefined): boolean {
-    return row !== undefined && (row.podUID === pod.uid || row.authority === authorityOf(pod));
+    return row !== undefined && (row.podUID === pod.uid || hasAuthority(row, pod));
   }
 
   /** The VM is confirmed gone: say so on the Pod it served, then forget the row. */
@@ -1207,6 +1225,12 @@ export function createProvider(
     const row = table.rows.get(slot.key);
     if (row === undefined || row.id !== effect.id) return;
     const { pod } = slot;
+    const confirmed = pod === undefined ? undefined : newOwner(slot, pod, row);
+    if (pod !== undefined && confirmed !== undefined && confirmed.uid === effect.owner?.uid) {
+      return onOwnerConfirmed(slot, pod, row, confirmed, owner);
+    }
+    // An answer about somebody else, a reference that was to be confirmed, say, decides nothing here.
+    if (row.authority !== "" && row.authority !== (effect.owner?.uid ?? row.podUID)) return;
     if (pod !== undefined && (isLive(pod) || (!pod.deleting && pod.uid === row.podUID))) return;
     const authority = row.authority !== "" ? row.authority : (effect.owner?.uid ?? row.podUID);
     const subject = subjectOf(effect.owner);
@@ -1629,37 +1653,7 @@ export function createProvider(
         if (!table.intents.has(pod.key)) slot.recover = undefined;
       }
     }
-    followOwner(slot, pod);
     next(slot);
-  }
-
-  /** A Pod got another controller: that one decides from now on, also about a claim that is under way. */
-  function followOwner(slot: Slot, pod: PodView): void {
-    const holder = { podUID: pod.uid, authority: authorityOf(pod), owner: pod.owner };
-    const intent = table.intents.get(slot.key);
-    const row = table.rows.get(slot.key);
-    if (slot.reowned?.podUID === pod.uid) slot.reowned = undefined;
-    for (const held of [intent, row]) {
-      if (held?.podUID !== holder.podUID || held.authority === holder.authority) continue;
-      slot.reowned = holder;
-      follow(slot, holder);
-    }
-  }
-
-  /** Writes down who decides about the Pod's claim now. Returns whether that is done. */
-  function follow(slot: Slot, holder: Holder): boolean {
-    const { key } = slot;
-    const intent = table.intents.get(key);
-    const row = table.rows.get(key);
-    const changes: Change[] = [];
-    if (intent?.podUID === holder.podUID)
-      changes.push({ kind: "intent", key, value: { ...intent, ...holder } });
-    if (row?.podUID === holder.podUID) changes.push({ kind: "row", key, value: { ...row, ...holder } });
-    if (changes.length > 0 && !ports.commit(changes)) return false;
-    slot.reowned = undefined;
-    if (row?.podUID === holder.podUID && row.authority !== "")
-      note("adopted", key, row.id, row.podUID, "its Pod has another owner now");
-    return true;
   }
 
   function faultChanged(a: PodView, b: PodView): boolean {

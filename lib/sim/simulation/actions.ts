@@ -63,7 +63,13 @@ function annotationsOf(world: World): Record<string, string> {
   return annotations;
 }
 
-function createPod(world: World, name: string, owner: OwnerLife | undefined, elsewhere: boolean): boolean {
+function createPod(
+  world: World,
+  name: string,
+  owner: OwnerLife | undefined,
+  elsewhere: boolean,
+  forgedName?: string,
+): boolean {
   if (world.cluster.pods.has(`ns/${name}`)) return false;
   const shape: PodShape = {
     owner,
@@ -71,6 +77,7 @@ function createPod(world: World, name: string, owner: OwnerLife | undefined, els
     restartNever: world.random.chance(0.1),
     elsewhere,
     containers: 1 + world.random.below(2),
+    forgedName,
   };
   const pod = world.cluster.createPod("ns", name, shape);
   world.trace?.(`  Pod ${name} ${pod.metadata.uid} of ${owner?.uid ?? "nobody"} on ${pod.spec.nodeName}`);
@@ -244,6 +251,17 @@ export const actions: Record<ActionName, Action> = {
     world.cluster.setOwner(pod, next);
     world.trace?.(`  ${pod.metadata.uid} now belongs to ${next?.uid ?? "nobody"}`);
     return true;
+  },
+  forgeOwner(world) {
+    const pod = anyPod(world, (pod) => isHere(world, pod) && pod.metadata.deletionTimestamp === undefined);
+    if (pod === undefined) return false;
+    world.cluster.forgeOwner(pod);
+    world.trace?.(`  ${pod.metadata.uid} is made to point at an owner that never was`);
+    return true;
+  },
+  createForgedPod(world) {
+    const owner = anyOwner(world, () => true);
+    return owner !== undefined && createPod(world, owner.name, owner, false, "nobody");
   },
 
   // ---- the watch
@@ -512,5 +530,8 @@ export function unhang(world: World): void {
 export function isDoomed(world: World, pod: RawPod): boolean {
   const uid = pod.metadata.ownerReferences[0]?.uid;
   const life = uid === undefined ? undefined : world.cluster.lives.get(uid);
+  const forged = world.cluster.generations.get(pod.metadata.uid)?.forged;
+  // The garbage collector deletes what points at an owner that is not there.
+  if (uid !== undefined && (life === undefined || forged)) return true;
   return life !== undefined && (hasEnded(life) || life.suspended);
 }

@@ -51,6 +51,8 @@ export interface Generation {
   ran: boolean;
   /** Someone else wrote its claim-id. */
   tampered: boolean;
+  /** Its owner reference names an object that never was. */
+  forged: boolean;
   /** It ran on another node: its owner's VM here may be superseded. */
   ranElsewhere: boolean;
 }
@@ -67,7 +69,12 @@ export interface PodShape {
   restartNever: boolean;
   elsewhere: boolean;
   containers: number;
+  /** The owner reference has the owner's UID and this name. */
+  forgedName?: string;
 }
+
+/** UID of an owner that never was. */
+export const NOBODY = "nobody";
 
 const API_VERSION = "agents.x-k8s.io/v1beta1";
 const DELETED_AT = "2024-01-01T00:00:00Z";
@@ -142,6 +149,7 @@ export function createCluster() {
       gone: false,
       ran: false,
       tampered: false,
+      forged: shape.forgedName !== undefined,
       ranElsewhere: false,
     });
     return store({
@@ -151,7 +159,8 @@ export function createCluster() {
         uid,
         resourceVersion: "",
         annotations: shape.annotations,
-        ownerReferences: owner === undefined ? [] : [reference(owner)],
+        ownerReferences:
+          owner === undefined ? [] : [{ ...reference(owner), name: shape.forgedName ?? owner.name }],
       },
       spec: {
         nodeName: shape.elsewhere ? OTHER_NODE : NODE,
@@ -173,6 +182,16 @@ export function createCluster() {
     if (generation !== undefined) generation.deleting = true;
     store({ ...pod, metadata: { ...pod.metadata, deletionTimestamp: DELETED_AT } });
     return true;
+  }
+
+  /** Someone makes a Pod point at an owner that does not exist. */
+  function forgeOwner(pod: RawPod): void {
+    const ownerReferences = [
+      { apiVersion: API_VERSION, kind: "Sandbox", name: "nobody", uid: NOBODY, controller: true },
+    ];
+    const generation = generations.get(pod.metadata.uid);
+    generation?.authorities.push(NOBODY);
+    store({ ...pod, metadata: { ...pod.metadata, ownerReferences } });
   }
 
   function setOwner(pod: RawPod, owner: OwnerLife | undefined): void {
@@ -245,12 +264,12 @@ export function createCluster() {
     };
   }
 
-  /** Whether a UID that decides about a claim has ended, in truth. */
+  /** Whether a UID that decides about a claim has ended, in truth, or never was. */
   function authorityEnded(uid: string): boolean {
     const life = lives.get(uid);
     if (life !== undefined) return hasEnded(life);
     const generation = generations.get(uid);
-    return generation?.deleting ?? false;
+    return generation?.deleting ?? true;
   }
 
   return {
@@ -264,6 +283,7 @@ export function createCluster() {
     createPod,
     markDeleting,
     setOwner,
+    forgeOwner,
     annotate,
     setStatus,
     remove,

@@ -5,7 +5,7 @@
  */
 import { CLAIM_ID_ANNOTATION } from "../../provider/pod.ts";
 import type { Change, Effect, Intent, Note, Row } from "../../provider/types.ts";
-import { hasEnded, type RawPod } from "./cluster.ts";
+import { hasEnded, NOBODY, type RawPod } from "./cluster.ts";
 import type { Vm } from "./sandboxd.ts";
 import { TEMPLATES } from "./sandboxd.ts";
 import { type Checks, describeEffect, Violation, type World } from "./world.ts";
@@ -21,10 +21,7 @@ export function createChecks(world: World): Checks {
   /** Whether the end of a VM is justified for a row of the table. */
   function mayRelease(row: Row): boolean {
     if (row.authority === "") return true;
-    const told = world.process?.told.get(row.podUID);
-    if (cluster.authorityEnded(row.authority)) {
-      return told === undefined || told === row.authority || cluster.authorityEnded(told);
-    }
+    if (cluster.authorityEnded(row.authority) || cluster.generations.get(row.podUID)?.forged) return true;
     if (!plan.options.releaseSupersededAfterMs) return false;
     for (const generation of cluster.generations.values()) {
       if (generation.ranElsewhere && generation.authorities.includes(row.authority)) return true;
@@ -38,11 +35,15 @@ export function createChecks(world: World): Checks {
     const generation = cluster.generations.get(row.podUID);
     if (generation === undefined) throw new Violation(`row of ${key}: Pod ${row.podUID} never was`);
     if (generation.key !== key) throw new Violation(`row of ${key} is for a Pod of ${generation.key}`);
-    if (row.authority !== "" && !generation.authorities.includes(row.authority)) {
+    const moves =
+      vm.authority !== row.authority && vm.authority !== "" && row.authority !== "" && vm.unfindable === "";
+    if (moves && (row.authority === NOBODY || !generation.authorities.includes(row.authority))) {
       throw new Violation(`row of ${key}: ${row.authority} never was an authority of ${row.podUID}`);
     }
     if (!vm.ours) return generation.tampered ? undefined : mayTake(vm, key, changes);
     if (vm.podUID === row.podUID || vm.authority === "" || vm.unfindable !== "") return;
+    if (generation.forged && !cluster.generations.get(vm.podUID)?.forged)
+      throw new Violation(`${row.podUID}, whose owner is forged, adopts ${vm.id}`);
     if (!generation.authorities.includes(vm.authority)) {
       throw new Violation(`${row.podUID} adopts ${vm.id}, which ${vm.authority} decides about`);
     }
@@ -106,10 +107,9 @@ export function createChecks(world: World): Checks {
           if (vm.unfindable !== "" && vm.unfindable !== RECOVERABLE) continue;
           if (vm.podUID === intent.podUID)
             throw new Violation(`a second claim for ${intent.podUID}, which has ${vm.id}`);
-          if (
-            durable.displaced.get(vm.id)?.row.authority === intent.authority &&
-            vm.claimRef === effect.key
-          ) {
+          const aside = durable.displaced.get(vm.id)?.row;
+          if (aside?.authority !== intent.authority || vm.claimRef !== effect.key) continue;
+          if (!generation?.forged && !cluster.generations.get(aside.podUID)?.forged) {
             throw new Violation(`a claim for ${intent.podUID}, whose authority has ${vm.id} set aside`);
           }
         }
@@ -291,11 +291,11 @@ export function checkEnd(world: World): void {
     if (!vm?.alive) fail(`${row.id} is gone and ${key} keeps its row`);
     if (keptIds.has(row.id)) fail(`${row.id} is held twice`);
     keptIds.add(row.id);
-    if (row.authority !== "" && cluster.authorityEnded(row.authority)) {
+    const served = cluster.pods.get(key)?.metadata.uid === row.podUID;
+    if (row.authority !== "" && !served && cluster.authorityEnded(row.authority)) {
       fail(`${row.id} of ${key} is kept and ${row.authority} has ended`);
     }
     const life = cluster.lives.get(row.authority);
-    const served = cluster.pods.get(key)?.metadata.uid === row.podUID;
     if (
       vm !== undefined &&
       life?.suspended &&

@@ -48,6 +48,8 @@ const BASE = {
   editPod: 0.7,
   tamperClaimId: 0.2,
   reparentPod: 0.3,
+  forgeOwner: 0.2,
+  createForgedPod: 0.3,
   // The watch.
   dropEvent: 0.4,
   repeatEvent: 0.5,
