@@ -411,7 +411,8 @@ export async function freePorts(address: string, count: number): Promise<number[
   return ports;
 }
 
-function isFree(address: string, port: number): Promise<boolean> {
+/** Whether nothing listens on a port. */
+export function isFree(address: string, port: number): Promise<boolean> {
   return new Promise((settle) => {
     const server = createServer();
     server.once("error", () => settle(false));

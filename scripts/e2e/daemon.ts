@@ -1,7 +1,7 @@
 /** The compiled binary as a process: started with flags, watched, killed, started again. */
 import { mkdirSync } from "node:fs";
 import { join, resolve } from "node:path";
-import { freePorts } from "../controlplane/controlplane.ts";
+import { isFree } from "../controlplane/controlplane.ts";
 
 /** What is tested: the binary that scripts/build made, or another version of it. */
 const binary = resolve(process.env.VK_E2E_BINARY ?? join(import.meta.dir, "../../dist/vk-sandbox"));
@@ -11,6 +11,20 @@ export const defaultAddress = process.env.VK_E2E_ADDRESS ?? "127.0.0.1";
 
 const stopTimeoutMs = 20_000;
 const logLinesMax = 20_000;
+
+/** Below the ports of control planes. One after the other: daemons that start side by side must not draw the same. */
+const portMin = 10_300;
+const portMax = 19_999;
+let nextPort = portMin + Math.floor(Math.random() * (portMax - portMin));
+
+async function freePort(address: string): Promise<number> {
+  for (let tries = portMin; tries < portMax; tries++) {
+    const port = nextPort;
+    nextPort = nextPort === portMax ? portMin : nextPort + 1;
+    if (await isFree(address, port)) return port;
+  }
+  throw new Error(`no free port on ${address}`);
+}
 
 export interface DaemonOptions {
   nodeName: string;
@@ -62,7 +76,7 @@ export class Daemon {
   async start(flags: string[] = []): Promise<void> {
     if (this.running) throw new Error("the daemon runs already");
     const { nodeName, kubeconfig, sandboxdUrl, tokenFile, dir, address = defaultAddress } = this.options;
-    this.port ??= (await freePorts(address, 1))[0];
+    this.port ??= await freePort(address);
     mkdirSync(dir, { recursive: true });
     this.process = Bun.spawn(
       [
