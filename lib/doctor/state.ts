@@ -1,5 +1,6 @@
 /** The state directory: whether the claims table can be kept there, who has it, and what is in it. */
-import { basename, dirname, resolve } from "node:path";
+import { dirname, resolve } from "node:path";
+import { isOwnName, pathsOf } from "../state/index.ts";
 import { bytes, count, span } from "../words.ts";
 import type { Check, Context } from "./context.ts";
 import { fail, type Outcome, pass, skipped, warn } from "./finding.ts";
@@ -124,11 +125,6 @@ function directory(context: Context): Outcome {
 
 const octal = (mode: number) => mode.toString(8).padStart(4, "0");
 
-/** Names beside the table that are ours (lib/state, lib/ledger). */
-function isOurs(name: string, statePath: string): boolean {
-  return name.startsWith(basename(statePath)) || name.startsWith("audit.db");
-}
-
 /** The judgement that the store makes at start, without its mending. */
 function access(context: Context): Outcome {
   const { state } = context.probes;
@@ -150,7 +146,8 @@ function access(context: Context): Outcome {
       ? "; root may write anywhere, so this says nothing about the provider's own user"
       : "";
   if ((info.mode & 0o077) === 0) return pass(found + asWhom);
-  const onlyOurs = state.list(path)?.every((name) => isOurs(name, context.config.statePath)) ?? false;
+  const paths = pathsOf(context.config.statePath);
+  const onlyOurs = state.list(path)?.every((name) => isOwnName(paths, name)) ?? false;
   if (own && onlyOurs) return pass(`${found}; it will be narrowed to 0700 at start`);
   const narrow = `Give it a directory of its own: install -d -m 0700 -o ${state.uid} /var/lib/vk-sandbox, and --state-path /var/lib/vk-sandbox/claims.json.`;
   if ((info.mode & 0o022) !== 0) return fail(`${found}: others can write in it`, narrow);

@@ -61,7 +61,7 @@ export interface FakeDisk {
   detachDirectory(path: string): () => void;
   /** A file's content from outside, for assertions and for planting files. */
   read(path: string): Uint8Array | undefined;
-  plant(path: string, content: Uint8Array | string, mode?: number): void;
+  plant(path: string, content: Uint8Array | string, mode?: number, uid?: number): void;
   plantDirectory(path: string, mode: number, uid?: number): void;
   paths(): string[];
 }
@@ -120,13 +120,13 @@ export function createFakeDisk(): FakeDisk {
       const node = names.get(path);
       return node?.kind === "file" ? node.data.slice(0, node.length) : undefined;
     },
-    plant: (path, content, mode = 0o600) => {
+    plant: (path, content, mode = 0o600, uid = 0) => {
       const data = typeof content === "string" ? new TextEncoder().encode(content) : content.slice();
       const node: Node = {
         ino: nextIno++,
         kind: "file",
         mode,
-        uid: 0,
+        uid,
         data,
         length: data.length,
         synced: data,

@@ -53,32 +53,51 @@ export function refuse(kind: OpenFault, message: string): Refused {
   return { ok: false, kind, message };
 }
 
-/** Our ledger lives beside the table; it does not make the directory somebody else's. */
-const LEDGER_PREFIX = "audit.db";
+/** The ledger's files live beside the table; they do not make the directory somebody else's. */
+const LEDGER_FILES = ["audit.db", "audit.db-wal", "audit.db-shm", "audit.db.damaged"];
+
+/**
+ * Whether a name in the directory of a table is one of ours. Compared whole: by a prefix the table `/home/a` would
+ * make `/home` a directory of nothing but our files, and `/` any.
+ */
+export function isOwnName(paths: Paths, name: string): boolean {
+  const { snapshot, snapshotTmp, journal, journalTmp, lock } = paths;
+  return (
+    LEDGER_FILES.includes(name) ||
+    [snapshot, snapshotTmp, journal, journalTmp, lock].some((path) => basename(path) === name)
+  );
+}
 
 /**
  * Makes the directory (0700) when it is missing, and judges the one that is there. The table holds release
- * credentials, and whoever may write in its directory may put another table in its place. So a directory
- * that others can write in is refused; one that holds nothing but our files is narrowed to 0700; one that
- * holds more (`/var/lib`, say) is not ours to narrow, and the files' own 0600 has to do.
+ * credentials, and whoever may write in its directory may put another table in its place. So a directory or a
+ * table of another user's (but root's) is refused, and a directory that others can write in; one that holds
+ * nothing but our files is narrowed to 0700; one that holds more (`/var/lib`, say) is not ours to narrow, and
+ * the files' own 0600 has to do.
  */
 export function prepareDirectory(fs: StateFs, paths: Paths): { ok: true; warnings: string[] } | Refused {
   const { directory } = paths;
   const warnings: string[] = [];
   try {
+    // Before anything is made or changed: what follows would lock and narrow the directory above.
+    if (basename(paths.snapshot) === "" || fs.stat(paths.snapshot)?.kind === "directory") {
+      return refuse(
+        "not_ours",
+        `${paths.snapshot} is a directory: give --state-path a file in a directory of its own, such as ${join(paths.snapshot, "claims.json")}`,
+      );
+    }
     makeDirectory(fs, directory);
     // "/." makes stat look through a symbolic link, which a directory may well be.
     const here = fs.stat(join(directory, "/."));
     if (here?.kind !== "directory") {
       return refuse("unwritable", `${directory} is not a directory: give --state-path a file in a directory`);
     }
+    const own = here.uid === fs.uid();
+    const foreign = foreignOwner(fs, directory, here.uid) ?? foreignFile(fs, paths);
+    if (foreign !== undefined) return foreign;
     if ((here.mode & 0o077) === 0) return { ok: true, warnings };
     const mode = here.mode.toString(8).padStart(4, "0");
-    const own = here.uid === fs.uid();
-    const prefix = basename(paths.snapshot);
-    const onlyOurs = fs
-      .list(directory)
-      .every((name) => name.startsWith(prefix) || name.startsWith(LEDGER_PREFIX));
+    const onlyOurs = fs.list(directory).every((name) => isOwnName(paths, name));
     if (own && onlyOurs) {
       fs.chmod(directory, 0o700);
       warnings.push(`${directory} had mode ${mode} and now has 0700: the table in it holds credentials`);
@@ -100,6 +119,25 @@ export function prepareDirectory(fs: StateFs, paths: Paths): { ok: true; warning
       `${directory}: ${reasonOf(error)}. Make the directory writable for user ${fs.uid()}, or give another --state-path`,
     );
   }
+}
+
+/** Root may do anything anyway; anybody else who owns a thing can put another in its place. */
+function foreignOwner(fs: StateFs, path: string, owner: number): Refused | undefined {
+  if (owner === fs.uid() || owner === 0) return undefined;
+  return refuse(
+    "unsafe",
+    `${path} belongs to user ${owner}, and this provider runs as user ${fs.uid()}: whoever owns it can replace the claims table. If user ${owner} ran the provider before: chown ${fs.uid()} ${path}; else give --state-path a directory of its own`,
+  );
+}
+
+/** A table that another user made, in a directory that was open once. */
+function foreignFile(fs: StateFs, paths: Paths): Refused | undefined {
+  for (const path of [paths.snapshot, paths.journal]) {
+    const found = fs.stat(path);
+    const refused = found === undefined ? undefined : foreignOwner(fs, path, found.uid);
+    if (refused !== undefined) return refused;
+  }
+  return undefined;
 }
 
 /** Makes a directory with its parents; each name is synced, or a power cut would take the table with it. */

@@ -434,6 +434,32 @@ describe("the directory", () => {
     expect(store.warnings).toMatchObject([expect.stringContaining("had mode 0755 and now has 0700")]);
   });
 
+  test("is narrowed for whole names of ours only: what merely begins like one is somebody's", () => {
+    for (const name of ["claims.json-of-jo", "claims", "audit.db2", "c"]) {
+      const disk = createFakeDisk();
+      disk.plantDirectory(DIRECTORY, 0o755);
+      disk.plant(join(DIRECTORY, name), "");
+      const { process } = bench(disk);
+      expect([name, process.stat(DIRECTORY)?.mode]).toEqual([name, 0o755]);
+    }
+  });
+
+  test("is no directory that the state path itself names: / or /home are neither locked nor narrowed", () => {
+    const disk = createFakeDisk();
+    disk.plantDirectory("/home", 0o755);
+    disk.plantDirectory("/home/jo", 0o755);
+    for (const path of ["/", "/home", "/home/jo"]) {
+      const opened = openStore({ path, fs: disk.process(), schedule: () => {}, nowMs: () => 0 });
+      expect(opened).toMatchObject({
+        ok: false,
+        kind: "not_ours",
+        message: expect.stringContaining("claims.json"),
+      });
+    }
+    expect(disk.paths()).toEqual(["/", "/home", "/home/jo"]);
+    expect(["/", "/home"].map((path) => disk.process().stat(path)?.mode)).toEqual([0o755, 0o755]);
+  });
+
   test("is left alone when it is shared, and refused when others can write in it", () => {
     const shared = createFakeDisk();
     shared.plantDirectory(DIRECTORY, 0o755);
@@ -448,6 +474,31 @@ describe("the directory", () => {
     const foreign = createFakeDisk();
     foreign.plantDirectory(DIRECTORY, 0o777, 1000);
     expect(refusal(foreign)).toMatchObject({ kind: "unsafe", untouched: true });
+  });
+
+  test("of another user's is refused whatever its mode, and one of root's is not", () => {
+    const foreign = createFakeDisk();
+    foreign.plantDirectory(DIRECTORY, 0o700, 1000);
+    expect(refusal(foreign)).toMatchObject({
+      kind: "unsafe",
+      untouched: true,
+      message: expect.stringMatching(/belongs to user 1000, .* chown 0 /),
+    });
+    const ofRoot = createFakeDisk();
+    ofRoot.plantDirectory(DIRECTORY, 0o755, 0);
+    ofRoot.plant(join(DIRECTORY, "else"), "");
+    const opened = openStore({ path: PATH, fs: ofRoot.process(1000), schedule: () => {}, nowMs: () => 0 });
+    // Root's directory is safe; whether this user may write in it is another matter.
+    expect(opened).not.toMatchObject({ kind: "unsafe" });
+  });
+
+  test("with a table that another user made is refused", () => {
+    for (const name of [PATH, `${PATH}.journal`]) {
+      const disk = fakeDisk();
+      disk.plant(PATH, '{"claims":{}}');
+      disk.plant(name, '{"claims":{}}', 0o600, 1000);
+      expect(refusal(disk)).toMatchObject({ kind: "unsafe", untouched: true });
+    }
   });
 
   test("a table that others could read is told of", () => {
