@@ -1253,7 +1253,7 @@ export function createProvider(
     // A stranger's Pod of the same name says nothing about this owner's.
     const elsewhere =
       current.kind === "found" &&
-      current.ownerUid === row.authority &&
+      (current.ownerUid ?? row.authority) === row.authority &&
       current.nodeName !== "" &&
       current.nodeName !== nodeName &&
       current.running;
@@ -1269,6 +1269,8 @@ export function createProvider(
       note("superseded", slot.key, row.id, row.podUID, reason);
       return false;
     }
+    // To destroy on it, it must be known whose that Pod is.
+    if (current.ownerUid !== row.authority) return false;
     if (releaseSupersededAfterMs === 0 || now - row.supersededAtMs < releaseSupersededAfterMs) return false;
     return withdraw(slot, row, `superseded: ${reason}`);
   }

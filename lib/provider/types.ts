@@ -172,7 +172,7 @@ export type CurrentPod =
   | {
       kind: "found";
       uid: string;
-      /** UID of its controller owner, empty when it has none; absent: not known, and so no proof of anything. */
+      /** UID of its controller owner, empty when it has none; absent: not known, and nothing is released on it. */
       ownerUid?: string;
       nodeName: string;
       running: boolean;

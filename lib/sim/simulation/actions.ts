@@ -1,6 +1,6 @@
 import { CLAIM_ID_ANNOTATION } from "../../provider/pod.ts";
 import { hasEnded, type OwnerLife, type PodShape, type RawPod } from "./cluster.ts";
-import { accountForLoss } from "./invariants.ts";
+import { accountForLoss, isTerminal } from "./invariants.ts";
 import type { ActionName } from "./plan.ts";
 import { TEMPLATES, type Vm } from "./sandboxd.ts";
 import {
@@ -189,7 +189,7 @@ export const actions: Record<ActionName, Action> = {
   suspendOwner(world) {
     const owner = anyOwner(world, (life) => !hasEnded(life) && !life.suspended);
     if (owner === undefined) return false;
-    owner.suspended = true;
+    owner.suspended = owner.slept = true;
     const pod = world.cluster.pods.get(`ns/${owner.name}`);
     if (pod?.metadata.ownerReferences[0]?.uid === owner.uid) markDeleting(world, pod);
     world.trace?.(`  owner ${owner.uid} is suspended`);
@@ -228,6 +228,16 @@ export const actions: Record<ActionName, Action> = {
       [`${ANNOTATION}template`]: pick(world, TEMPLATES) ?? "t1",
       [`${ANNOTATION}runtime`]: "sandboxd",
     });
+    return true;
+  },
+  /** Someone else says that a Pod has ended: the Pod garbage collector, or a person. */
+  endPod(world) {
+    const pod = anyPod(world, (pod) => isHere(world, pod) && !isTerminal(pod));
+    const generation = pod && world.cluster.generations.get(pod.metadata.uid);
+    if (pod === undefined || generation === undefined) return false;
+    generation.ended = true;
+    world.cluster.setStatus(pod, { phase: world.random.chance(0.5) ? "Failed" : "Succeeded" });
+    world.trace?.(`  someone ends ${pod.metadata.uid}`);
     return true;
   },
   tamperClaimId(world) {

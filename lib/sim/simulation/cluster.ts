@@ -36,6 +36,8 @@ export interface OwnerLife {
   gone: boolean;
   expired: boolean;
   suspended: boolean;
+  /** It was suspended once. */
+  slept: boolean;
 }
 
 /** What is true of one Pod generation, whatever the provider knows of it. */
@@ -53,6 +55,8 @@ export interface Generation {
   tampered: boolean;
   /** Its owner reference names an object that never was. */
   forged: boolean;
+  /** Someone else has written its end. */
+  ended: boolean;
   /** It ran on another node: its owner's VM here may be superseded. */
   ranElsewhere: boolean;
 }
@@ -125,6 +129,7 @@ export function createCluster() {
       gone: false,
       expired: false,
       suspended: false,
+      slept: false,
     };
     owners.set(name, life);
     lives.set(life.uid, life);
@@ -149,6 +154,7 @@ export function createCluster() {
       gone: false,
       ran: false,
       tampered: false,
+      ended: false,
       forged: shape.forgedName !== undefined,
       ranElsewhere: false,
     });

@@ -8,7 +8,7 @@ import type { Change, Effect, Intent, Note, Row } from "../../provider/types.ts"
 import { hasEnded, NOBODY, type RawPod } from "./cluster.ts";
 import type { Vm } from "./sandboxd.ts";
 import { TEMPLATES } from "./sandboxd.ts";
-import { type Checks, describeEffect, Violation, type World } from "./world.ts";
+import { type Checks, describeEffect, phaseTold, Violation, type World } from "./world.ts";
 
 /** sandboxd's claimed_at may be cut to whole seconds; the same number as the core's. */
 const CLAIMED_AT_SLACK_MS = 1_000;
@@ -42,7 +42,11 @@ export function createChecks(world: World): Checks {
     }
     if (!vm.ours) return generation.tampered ? undefined : mayTake(vm, key, changes);
     if (vm.podUID === row.podUID || vm.authority === "" || vm.unfindable !== "") return;
-    if (generation.forged && !cluster.generations.get(vm.podUID)?.forged)
+    if (!world.process?.vouched.has(row.id)) {
+      throw new Violation(`${row.podUID} adopts ${vm.id}, which sandboxd has not vouched for`);
+    }
+    const theirs = vm.authority === NOBODY || cluster.generations.get(vm.podUID)?.forged;
+    if (generation.forged && !theirs)
       throw new Violation(`${row.podUID}, whose owner is forged, adopts ${vm.id}`);
     if (!generation.authorities.includes(vm.authority)) {
       throw new Violation(`${row.podUID} adopts ${vm.id}, which ${vm.authority} decides about`);
@@ -93,6 +97,11 @@ export function createChecks(world: World): Checks {
     }
   }
 
+  function hasEndedForUs(uid: string): boolean {
+    const phase = world.process && phaseTold(world.process, uid);
+    return phase === "Failed" || phase === "Succeeded";
+  }
+
   function onRun(effect: Effect): void {
     const durable = world.disk.durable();
     switch (effect.kind) {
@@ -101,6 +110,13 @@ export function createChecks(world: World): Checks {
         if (intent === undefined) throw new Violation(`a claim for ${effect.key} without a durable intent`);
         if (durable.rows.has(effect.key)) throw new Violation(`a claim for ${effect.key}, which holds a row`);
         const generation = cluster.generations.get(intent.podUID);
+        const told = world.process?.told.get(intent.podUID);
+        if (told === undefined || told.deleting || hasEndedForUs(intent.podUID)) {
+          throw new Violation(`a claim for ${intent.podUID}, which is gone, going or at its end`);
+        }
+        if (told.template !== effect.template || told.net !== effect.net || told.size !== effect.size) {
+          throw new Violation(`a claim for ${intent.podUID} of another kind than it asks for`);
+        }
         if (generation?.ran) throw new Violation(`${intent.podUID} ran already and gets another VM`);
         for (const vm of sandboxd.alive) {
           if (!vm.ours || durable.releasing.has(vm.id)) continue;
@@ -121,7 +137,7 @@ export function createChecks(world: World): Checks {
         const generation = cluster.generations.get(effect.uid);
         if (!generation?.deleting) throw new Violation(`${effect.uid} is finalized and nobody deletes it`);
         for (const vm of sandboxd.alive) {
-          if (!vm.ours || vm.podUID !== effect.uid) continue;
+          if (!vm.ours || vm.podUID !== effect.uid || generation.ended) continue;
           if (durable.releasing.has(vm.id))
             throw new Violation(`${effect.uid} is let go before ${vm.id} is released`);
           if (
@@ -139,8 +155,23 @@ export function createChecks(world: World): Checks {
         if (!plan.options.rescheduleAfterMs)
           throw new Violation("a Pod is evicted and nobody asked for that");
         const generation = cluster.generations.get(effect.uid);
-        if (generation?.ran || world.process?.told.get(effect.uid) === effect.uid) {
+        if (generation?.ran || world.process?.told.get(effect.uid)?.owner === undefined) {
           throw new Violation(`${effect.uid} is evicted: it ran, or nobody would make another`);
+        }
+        return;
+      }
+      case "renew":
+        if (
+          !plan.options.renewLeases &&
+          !world.process?.told.get(durable.rows.get(effect.key)?.podUID ?? "")?.renew
+        ) {
+          throw new Violation(`the lease of ${effect.id} is renewed and nobody asked for that`);
+        }
+        return;
+      case "hibernate": {
+        const authority = durable.rows.get(effect.key)?.authority ?? "";
+        if (authority !== "" && !cluster.lives.get(authority)?.slept) {
+          throw new Violation(`${effect.id} is put to sleep and its owner never was suspended`);
         }
         return;
       }
@@ -160,6 +191,7 @@ export function createChecks(world: World): Checks {
 
   function onPublish(effect: Effect & { kind: "publish" }): void {
     const { phase, reason } = effect.status;
+    if (hasEndedForUs(effect.uid)) throw new Violation(`${String(phase)} of ${effect.uid}, which has ended`);
     if (phase === "Running") {
       const row = world.disk.durable().rows.get(effect.key);
       if (row === undefined || row.id !== effect.claimId || row.podUID !== effect.uid) {
@@ -174,6 +206,11 @@ export function createChecks(world: World): Checks {
       return;
     }
     if (reason !== "SandboxLost" && reason !== "SandboxLeaseExpired") return;
+    if (reason === "SandboxLeaseExpired") {
+      const deadlineMs = world.disk.durable().rows.get(effect.key)?.deadlineMs ?? 0;
+      if (deadlineMs === 0)
+        throw new Violation(`SandboxLeaseExpired of ${effect.uid}, whose lease has no end`);
+    }
     if (cluster.generations.get(effect.uid)?.tampered) return;
     for (const vm of sandboxd.alive) {
       if (!vm.ours || vm.podUID !== effect.uid) continue;
@@ -271,7 +308,7 @@ export function accountForLoss(world: World): void {
   }
 }
 
-function isTerminal(pod: RawPod): boolean {
+export function isTerminal(pod: RawPod): boolean {
   return pod.status.phase === "Failed" || pod.status.phase === "Succeeded";
 }
 
@@ -307,6 +344,15 @@ export function checkEnd(world: World): void {
       fail(`${row.id} of ${key} runs and its Sandbox is suspended`);
     }
   }
+  if (plan.options.releaseSupersededAfterMs) {
+    for (const [key, row] of table.rows) {
+      const pod = cluster.pods.get(key);
+      if (pod === undefined || pod.spec.nodeName === plan.options.nodeName) continue;
+      if (pod.status.phase === "Running" && pod.metadata.ownerReferences[0]?.uid === row.authority) {
+        fail(`${row.id} of ${key} is superseded and kept`);
+      }
+    }
+  }
   for (const vm of sandboxd.alive) {
     if (vm.ours && vm.unfindable === "" && !keptIds.has(vm.id)) fail(`${vm.id} for ${vm.claimRef} is leaked`);
   }
@@ -328,6 +374,7 @@ function checkPod(
   const generation = world.cluster.generations.get(uid);
   const says = `${uid} of ${key} is ${String(phase)}/${String(reason ?? "")}`;
   if (deletionTimestamp !== undefined) fail(`${says}, deleted and still there`);
+  if (generation?.ended && isTerminal(pod)) return;
   if (phase === "Failed") {
     if (reason === "ProviderFailed" && pod.spec.restartPolicy !== "Never")
       fail(`${says}, and would be retried`);

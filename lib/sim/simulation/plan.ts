@@ -15,6 +15,8 @@ export interface Plan {
   /** The first table is one of an older provider: rows without authority. */
   oldTable: boolean;
   coarseTimes: boolean;
+  /** Owners that are being deleted at the end stay so: a finalizer holds them. */
+  stuckOwners: boolean;
   /** Weight of each action; 0 = it never happens under this seed. */
   weights: Record<ActionName, number>;
 }
@@ -40,12 +42,13 @@ const BASE = {
   deleteOwner: 1.5,
   finishOwner: 1,
   expireOwner: 0.5,
-  suspendOwner: 1,
-  resumeOwner: 1.5,
+  suspendOwner: 1.5,
+  resumeOwner: 2.5,
   collect: 3,
   evictAll: 0.3,
   markNotReady: 1,
   editPod: 0.7,
+  endPod: 0.2,
   tamperClaimId: 0.2,
   reparentPod: 0.3,
   forgeOwner: 0.2,
@@ -67,8 +70,8 @@ const BASE = {
   foreignClaim: 0.7,
   foreignRelease: 0.3,
   rewriteDeadline: 0.7,
-  exhaust: 0.5,
-  refill: 1,
+  exhaust: 0.7,
+  refill: 0.7,
   drain: 0.2,
   breakSandboxd: 0.3,
   hang: 0.3,
@@ -130,7 +133,7 @@ export function planOf(seed: number, realStore?: boolean): Plan {
       nodeName: NODE,
       renewLeases: random.chance(0.2),
       releaseSupersededAfterMs: random.chance(0.3) ? 4_000 : 0,
-      rescheduleAfterMs: random.chance(0.2) ? 3_000 : 0,
+      rescheduleAfterMs: random.chance(0.3) ? 1_500 : 0,
       orphanScanMs: random.chance(0.9) ? 5_000 : 0,
       claimSettleMs: 3_000,
       verifyMs: 2_000,
@@ -144,6 +147,7 @@ export function planOf(seed: number, realStore?: boolean): Plan {
     faultChance: [0, 0.05, 0.2][random.below(3)] ?? 0,
     oldTable: random.chance(0.1),
     coarseTimes: random.chance(0.5),
+    stuckOwners: random.chance(0.3),
     weights,
   };
 }

@@ -143,7 +143,9 @@ function settle(world: World): void {
   // Leases that end while all comes to rest would never let it.
   for (const vm of sandboxd.alive) vm.deadlineMs = 0;
   sandboxd.state.endless = true;
-  for (const owner of [...cluster.owners.values()]) if (owner.deleting) cluster.endOwner(owner);
+  if (!plan.stuckOwners) {
+    for (const owner of [...cluster.owners.values()]) if (owner.deleting) cluster.endOwner(owner);
+  }
   if (world.process === undefined) startProcess(world);
   const { process } = world;
   if (process === undefined) throw new Violation("the process does not start");

@@ -1,7 +1,7 @@
 import { podView } from "../../provider/pod.ts";
 import { createProvider, type Provider } from "../../provider/provider.ts";
 import { applyChanges, emptyTable } from "../../provider/table.ts";
-import type { Change, Effect, Event, Intent, Listed, Note, Table } from "../../provider/types.ts";
+import type { Change, Effect, Event, Intent, Listed, Note, PodView, Table } from "../../provider/types.ts";
 import { type Cluster, createCluster, type RawPod } from "./cluster.ts";
 import { createMemoryDisk, createRealDisk, type Disk } from "./disk.ts";
 import type { Plan } from "./plan.ts";
@@ -40,8 +40,10 @@ export interface Process {
   tooLate: Event[];
   /** Rows of the last search by claim_ref, by key. */
   lastFound: Map<string, Listed[]>;
-  /** Authority of a Pod generation as the process was last told. */
-  told: Map<string, string>;
+  /** Each Pod generation as the process was last told of it; undefined: that it is gone. */
+  told: Map<string, PodView | undefined>;
+  /** Each Pod generation's phase as the process has pushed it itself, and the version that this made. */
+  pushed: Map<string, { version: number; phase: string }>;
   /** Newest version that the watch has delivered since the last list began. */
   newest: number;
 }
@@ -174,6 +176,7 @@ export function startProcess(world: World): boolean {
     vouched: new Set(),
     lastFound: new Map(),
     told: new Map(),
+    pushed: new Map(),
     tooLate: [],
     newest: 0,
     provider: undefined as unknown as Provider,
@@ -267,15 +270,16 @@ function learn(process: Process, event: Event): void {
       if (event.result.ok) process.vouched.add(event.result.grant.id);
       break;
     case "pod": {
-      const { uid, owner, resourceVersion } = event.pod;
+      const { uid, resourceVersion } = event.pod;
       // An event that comes out of its order tells nothing.
       if (Number(resourceVersion) < process.newest && process.relisting === undefined) break;
       process.newest = Math.max(process.newest, Number(resourceVersion));
-      process.told.set(uid, owner?.uid ?? uid);
+      process.told.set(uid, event.pod);
       break;
     }
     case "podGone":
       process.newest = Math.max(process.newest, Number(event.resourceVersion));
+      process.told.set(event.uid, undefined);
       break;
     case "relist":
       process.newest = 0;
@@ -481,6 +485,14 @@ export function failureOf(effect: Effect): Event {
   }
 }
 
+/** Phase of a Pod as the process knows it: from the watch, or from its own later push. */
+export function phaseTold(process: Process, uid: string): string | undefined {
+  const pod = process.told.get(uid);
+  const pushed = process.pushed.get(uid);
+  if (pod === undefined) return undefined;
+  return pushed !== undefined && pushed.version >= Number(pod.resourceVersion) ? pushed.phase : pod.phase;
+}
+
 /** Gives the answer of a call to the core. */
 export function answer(world: World, call: InFlight, event: Event): void {
   const { process } = world;
@@ -488,6 +500,11 @@ export function answer(world: World, call: InFlight, event: Event): void {
   if (call.answer !== undefined && call.answer !== event) process.tooLate.push(call.answer);
   process.inFlight.splice(process.inFlight.indexOf(call), 1);
   process.lastAnswer = event;
+  if (event.type === "called" && call.effect.kind === "publish" && event.result.ok) {
+    const { uid, status } = call.effect;
+    const version = Number(event.result.resourceVersion);
+    process.pushed.set(uid, { version, phase: String(status.phase) });
+  }
   deliver(world, event);
 }
 
