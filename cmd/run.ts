@@ -114,6 +114,7 @@ export async function run(config: RunConfig): Promise<number> {
       const answered = code >= 200 && code < 300 && verb !== "watch" && verb !== "list";
       if (answered && podWatch?.stats.connected === false) podWatch.retryNow();
     },
+    onSecret: log.redact,
   });
   const discovery = createDiscovery(kube);
   const sandboxd = createSandboxd({ url: config.sandboxd.url, token: () => token.file?.current() });

@@ -233,7 +233,8 @@ function sandboxdProbe(config: RunConfig): SandboxdProbe {
       if (read === undefined) return { kind: "none" };
       return read.ok ? { kind: "read", warning: read.warning } : { kind: "bad", reason: read.reason };
     },
-    healthz: without.healthz,
+    // Asked without the token, and told of failures by the client that knows which words are one.
+    healthz: withToken.healthz,
     info: (authorized) => (authorized ? withToken : without).info(),
     list: withToken.list,
     async version() {

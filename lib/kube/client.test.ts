@@ -488,3 +488,18 @@ test("a name is one segment of a path, whatever it is", () => {
 async function until(condition: () => boolean): Promise<void> {
   while (!condition()) await new Promise((resolve) => setImmediate(resolve));
 }
+
+test("a credential that the server repeats in an error goes no further, and its user is told of it once", async () => {
+  const secret = "a-bearer-token-of-some-length";
+  const secrets: string[] = [];
+  const credentials = fixedCredential({ authorization: `Bearer ${secret}` });
+  const server = serve(() => statusResponse(403, "Forbidden", `${secret} may not`), {
+    credentials,
+    onSecret: (one) => secrets.push(one),
+  });
+  for (const reply of [await server.client.request("GET", "/x"), await server.client.stream("/x")])
+    expect(reply).toMatchObject({ ok: false, message: "[credential] may not" });
+  server.answer = () => new Response(`<html>${secret}</html>`, { status: 502 });
+  expect(JSON.stringify(await server.client.request("GET", "/x"))).not.toContain(secret);
+  expect(secrets).toEqual([secret]);
+});

@@ -1,3 +1,4 @@
+import { scrub } from "../scrub.ts";
 import { createBudget, holdMsMax } from "./budget.ts";
 import { type Clock, pause, systemClock } from "./clock.ts";
 import { type ClientTls, type Credential, type CredentialSource, isCredential } from "./credentials.ts";
@@ -107,6 +108,8 @@ export interface KubeClientOptions {
   clock?: Clock;
   /** For metrics: once for each attempt. `code` 0: no reply. */
   onRequest?: (verb: string, code: number, ms: number) => void;
+  /** A token or password is used from now on: for whoever has to keep it out of what he writes. */
+  onSecret?: (secret: string) => void;
 }
 
 /** Attempts after the first when the server asks for patience (429, or 5xx with Retry-After). */
@@ -136,6 +139,7 @@ export function createKubeClient(options: KubeClientOptions): KubeClient {
     userAgent = "vk-sandbox",
     clock = systemClock,
     onRequest = () => {},
+    onSecret = () => {},
   } = options;
   const base = options.server.replace(/\/+$/, "");
   const budget = createBudget({
@@ -156,6 +160,8 @@ export function createKubeClient(options: KubeClientOptions): KubeClient {
     if (credential !== known) {
       known = credential;
       headers = new Map();
+      const secret = secretOf(credential);
+      if (secret !== "") onSecret(secret);
     }
     if (session === undefined || knownTls !== credential.tls) {
       session?.close();
@@ -215,7 +221,8 @@ export function createKubeClient(options: KubeClientOptions): KubeClient {
       if (text === undefined) {
         return garbage(`the body is larger than bytesMax ${bodyBytesMax}`, method, url);
       }
-      if (code < 200 || code > 299) return failureOf(code, text, response.headers);
+      if (code < 200 || code > 299)
+        return failureOf(code, scrub(text, secretOf(credential)), response.headers);
       if (settings.as === "text") return { ok: true, status: code, body: text };
       return parseBody(code, text, method, url);
     } catch (error) {
@@ -320,7 +327,8 @@ export function createKubeClient(options: KubeClientOptions): KubeClient {
       code = response.status;
       if (code === 401) credentials.rejected(credential);
       if (code < 200 || code > 299) {
-        return failureOf(code, (await readBounded(response, bodyBytesMax)) ?? "", response.headers);
+        const text = (await readBounded(response, bodyBytesMax)) ?? "";
+        return failureOf(code, scrub(text, secretOf(credential)), response.headers);
       }
       if (response.body === null) return garbage("the reply has no body", "GET", url);
       open = true;
@@ -395,6 +403,11 @@ function parseBody(code: number, text: string, method: string, url: string): Kub
     return garbage(`${code} with JSON that is not an object`, method, url);
   }
   return { ok: true, status: code, body };
+}
+
+/** What of a credential must not be repeated: the Authorization header without its scheme. */
+function secretOf({ authorization }: Credential): string {
+  return authorization.slice(authorization.indexOf(" ") + 1);
 }
 
 /** How much of an answer that is not ours to understand is repeated in an error. */

@@ -1,5 +1,5 @@
 import { expect, test } from "bun:test";
-import { hostOf } from "./address.ts";
+import { hostOf, originOf } from "./address.ts";
 
 test("the host is found in every form of owner_addr that sandboxd gives", () => {
   expect(hostOf("10.0.0.5:7777")).toBe("10.0.0.5");
@@ -29,4 +29,12 @@ test("what is no address has no host", () => {
   ]) {
     expect(hostOf(bad), bad).toBe("");
   }
+});
+
+test("an address is kept with scheme, host and port, and without what follows", () => {
+  for (const plain of ["10.0.0.5:7777", "[fd00::5]:7777", "http://[fd00::5]:7777", "https://node-1:8443", ""])
+    expect(originOf(plain)).toBe(plain);
+  expect(originOf(" https://node-1:8443/sandboxes?token=x#y ")).toBe("https://node-1:8443");
+  expect(originOf("10.0.0.5:7777?token=x")).toBe("10.0.0.5:7777");
+  expect(originOf("http:///x")).toBe("http://");
 });

@@ -15,3 +15,11 @@ export function hostOf(address: string): string {
   const named = /^([A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?)(?::\d+)?$/.exec(rest);
   return named?.[1] ?? "";
 }
+
+/**
+ * An owner_addr as it may be kept and shown: scheme, host and port. Paths and queries are nobody's address, and may
+ * carry what is not to be published.
+ */
+export function originOf(address: string): string {
+  return /^(?:https?:\/\/)?[^/?#]*/i.exec(address.trim())?.[0] ?? "";
+}

@@ -540,3 +540,47 @@ describe("what else sandboxd says", () => {
     }
   });
 });
+
+describe("a credential that sandboxd repeats", () => {
+  const client = () => createSandboxd({ url, token: () => ROOT });
+
+  test("goes no further, in whatever field of whatever answer it stands", async () => {
+    const answers: [status: number, body: unknown][] = [
+      [500, { error: `boot failed for ${ROOT}` }],
+      [401, { error: `Bearer ${ROOT}` }],
+      [502, `<html>${ROOT}</html>`],
+      [200, { sandboxes: [{ id: "sb_1", key: { template: ROOT }, claim_ref: ROOT }] }],
+      [
+        200,
+        { pools: [{ key: { template: ROOT }, warm: 1, target: 1 }], claimed: 1, at_capacity_reason: ROOT },
+      ],
+      [200, { redirect: [ROOT, `${ROOT}:80`] }],
+      [200, `{"id":"sb_1","token":"${ROOT}`],
+    ];
+    for (const [status, body] of answers) {
+      answer = () => new Response(typeof body === "string" ? body : JSON.stringify(body), { status });
+      const sandboxd = client();
+      const all = await Promise.all([
+        sandboxd.claim(spec),
+        sandboxd.list(),
+        sandboxd.info(),
+        sandboxd.read("sb_1"),
+        sandboxd.stats("sb_1"),
+        sandboxd.healthz(),
+        sandboxd.release("sb_1", ROOT),
+      ]);
+      expect(JSON.stringify(all)).not.toContain(ROOT);
+    }
+  });
+
+  test("stays out of a release's words too, when it is the sandbox's own", async () => {
+    answer = () => new Response(JSON.stringify({ error: `not ${TOKEN}` }), { status: 500 });
+    expect(JSON.stringify(await client().release("sb_1", TOKEN))).not.toContain(TOKEN);
+  });
+
+  test("does not come with an address: what follows host and port is left out", async () => {
+    answer = () => Response.json({ ...grant, owner_addr: `https://node-1:8443/x?token=${TOKEN}#${TOKEN}` });
+    const result = await client().claim(spec);
+    expect(result).toMatchObject({ ok: true, grant: { address: "https://node-1:8443" } });
+  });
+});

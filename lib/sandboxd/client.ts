@@ -248,7 +248,7 @@ export function createSandboxd(options: SandboxdOptions): Sandboxd {
 
     async healthz() {
       const reply = await call("GET", "/healthz", undefined);
-      return reply.kind === "answer" && reply.status === 200 ? { ok: true } : failure("healthz", reply, []);
+      return reply.kind === "answer" && reply.status === 200 ? { ok: true } : failure("healthz", reply, [rootToken()]);
     },
 
     async metricsText() {

@@ -1,6 +1,7 @@
 /** The shapes of sandboxd's answers other than the claim's (facts: sandboxd's HTTP API). */
 import * as v from "valibot";
 import type { Listed } from "../provider/types.ts";
+import { originOf } from "./address.ts";
 import { isId } from "./limits.ts";
 import { parseTime } from "./time.ts";
 
@@ -127,7 +128,7 @@ export function shapeRow(value: unknown): Shaped<{ listed: Listed; token: string
   return shaped(oneRow, value, (output) => ({
     listed: toListed(output),
     token: output.token,
-    address: output.owner_addr,
+    address: originOf(output.owner_addr),
   }));
 }
 

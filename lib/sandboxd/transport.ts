@@ -1,4 +1,5 @@
 /** One HTTP exchange with sandboxd as a value: what it answered, or how far the request got. */
+import { scrub } from "../scrub.ts";
 import { ERROR_CHARS_MAX } from "./limits.ts";
 
 /** The part of fetch that is used; Bun's own options are `unix`, `proxy` and `timeout`. */
@@ -62,7 +63,8 @@ export function createTransport(url: string, fetch: Fetch): (call: Call) => Prom
       if (body === undefined) {
         return { kind: "lost", why: `its reply is longer than ${call.bytesMax} bytes`, timedOut: false };
       }
-      return { kind: "answer", status: response.status, text: body };
+      // A reply has no reason to repeat the credential it was asked with, in whatever field: it ends here.
+      return { kind: "answer", status: response.status, text: scrub(body, call.token ?? "") };
     } catch (error) {
       return failureOf(error, call.timeoutMs);
     }
