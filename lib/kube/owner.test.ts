@@ -217,6 +217,7 @@ test("the Pod under a name now: its UID, node, claim id, and whether it runs", a
   expect(await readPod(client, "ns", "box")).toEqual({
     kind: "found",
     uid: "p1",
+    ownerUid: "",
     nodeName: "other-node",
     running: true,
     claimId: "c1",
@@ -231,10 +232,20 @@ test("a Pod without node, annotations or status is found with empty words", asyn
   expect(await readPod(client, "ns", "box")).toEqual({
     kind: "found",
     uid: "p1",
+    ownerUid: "",
     nodeName: "",
     running: false,
     claimId: "",
   });
+});
+
+test("the Pod under a name now: of its owners only the controller is named", async () => {
+  const ownerReferences = [
+    { apiVersion: "v1", kind: "ConfigMap", name: "other", uid: "u0" },
+    { ...owner, controller: true },
+  ];
+  const { client } = serve(() => Response.json({ ...pod, metadata: { ...pod.metadata, ownerReferences } }));
+  expect(await readPod(client, "ns", "box")).toMatchObject({ ownerUid: "u1" });
 });
 
 test("only a named NotFound says that there is no Pod", async () => {

@@ -35,6 +35,7 @@ const podSchema = v.object({
   metadata: v.object({
     ...metadataEntries,
     annotations: v.nullish(v.record(v.string(), v.string())),
+    ownerReferences: v.nullish(v.array(v.object({ uid: text, controller: v.nullish(v.boolean()) }))),
   }),
   spec: v.nullish(v.object({ nodeName: v.nullish(v.string()) })),
   status: v.nullish(v.object({ phase: v.nullish(v.string()) })),
@@ -118,6 +119,7 @@ export async function readPod(client: KubeClient, namespace: string, name: strin
   return {
     kind: "found",
     uid: metadata.uid,
+    ownerUid: metadata.ownerReferences?.find((reference) => reference.controller === true)?.uid ?? "",
     nodeName: spec?.nodeName ?? "",
     running: status?.phase === "Running",
     claimId: metadata.annotations?.[claimIdAnnotation] ?? "",

@@ -17,7 +17,7 @@ export interface PodsOptions {
   onHandover?: (ms: number) => void;
   onEffect?: (kind: Effect["kind"], ms: number) => void;
   clock: Clock;
-  /** A monotonic clock in ms, for durations. */
+  /** A monotonic clock in ms, for durations and for every wait: the wall clock may be stepped. */
   ticks: () => number;
   random: () => number;
 }
@@ -62,6 +62,7 @@ export function createPods(options: PodsOptions): Pods {
     { commit: options.commit, run, note: onNote, random: options.random },
     options.provider,
     clock.now(),
+    ticks(),
   );
 
   function run(effect: Effect): void {
@@ -91,7 +92,7 @@ export function createPods(options: PodsOptions): Pods {
 
   function dispatch(event: Event): void {
     try {
-      provider.handle(event, clock.now());
+      provider.handle(event, clock.now(), ticks());
     } catch (error) {
       onFault(error, event);
     }
@@ -104,7 +105,7 @@ export function createPods(options: PodsOptions): Pods {
     if (dueMs >= armedMs || dueMs === Number.POSITIVE_INFINITY) return;
     disarm?.();
     armedMs = dueMs;
-    disarm = clock.after(Math.max(0, Math.min(dueMs - clock.now(), TIMER_MS_MAX)), () => {
+    disarm = clock.after(Math.max(0, Math.min(dueMs - ticks(), TIMER_MS_MAX)), () => {
       armedMs = Number.POSITIVE_INFINITY;
       dispatch({ type: "tick" });
     });
@@ -130,7 +131,10 @@ export function createPods(options: PodsOptions): Pods {
         }
         case "gone": {
           const pod = podView(event.object);
-          if (pod !== undefined) dispatch({ type: "podGone", key: pod.key, uid: pod.uid });
+          if (pod !== undefined) {
+            const { key, uid, resourceVersion } = pod;
+            dispatch({ type: "podGone", key, uid, resourceVersion });
+          }
           return;
         }
       }
