@@ -493,7 +493,14 @@ test("a credential that the server repeats in an error goes no further, and its 
   const secret = "a-bearer-token-of-some-length";
   const secrets: string[] = [];
   const credentials = fixedCredential({ authorization: `Bearer ${secret}` });
-  const server = serve(() => statusResponse(403, "Forbidden", `${secret} may not`), {
+  const told = {
+    kind: "Status",
+    status: "Failure",
+    code: 403,
+    reason: "Forbidden",
+    message: `${secret} may not`,
+  };
+  const server = serve(() => Response.json(told, { status: 403 }), {
     credentials,
     onSecret: (one) => secrets.push(one),
   });
