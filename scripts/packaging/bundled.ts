@@ -16,7 +16,10 @@ export interface Bundled {
   homepage?: string;
 }
 
-const metafile = v.object({ inputs: v.record(v.string(), v.unknown()) });
+const metafile = v.object({
+  inputs: v.record(v.string(), v.unknown()),
+  outputs: v.optional(v.record(v.string(), v.object({ bytes: v.number() })), {}),
+});
 const packageJson = v.object({
   version: v.string(),
   license: v.string(),
@@ -60,6 +63,12 @@ export function bundledPackages(metafileText: string, root: string): Bundled[] {
       homepage,
     };
   });
+}
+
+/** Size of the program itself, minified, without the runtime that it is appended to. */
+export function programBytes(metafileText: string): number {
+  const { outputs } = v.parse(metafile, JSON.parse(metafileText));
+  return Object.values(outputs).reduce((sum, { bytes }) => sum + bytes, 0);
 }
 
 /** The digest beside a package in bun.lock: `"citty": ["citty@0.2.2", "", {}, "sha512-…"]`. */

@@ -4,7 +4,7 @@ import { availableParallelism } from "node:os";
 import { join, resolve } from "node:path";
 import { parseArgs } from "node:util";
 import { pack } from "./archive.ts";
-import { bundledPackages } from "./bundled.ts";
+import { bundledPackages, programBytes } from "./bundled.ts";
 import { checkBinary } from "./check.ts";
 import { commonEntries } from "./contents.ts";
 import { run } from "./process.ts";
@@ -52,6 +52,7 @@ interface Made {
   archiveBytes: number;
   binaryBytes: number;
   runtimeBytes: number;
+  programBytes: number;
   sbomFile: string;
   checks: string[];
 }
@@ -72,7 +73,8 @@ async function make(
       join(root, "scripts/build"),
       ...["--out", binary, "--metafile", metafile, "--runtime", runtime, "--target", target.bunTarget],
     ]);
-    const packages = bundledPackages(readFileSync(metafile, "utf8"), root);
+    const metafileText = readFileSync(metafile, "utf8");
+    const packages = bundledPackages(metafileText, root);
     const bill = sbom({
       ...build,
       binarySha256: sha256Of(binary),
@@ -108,6 +110,7 @@ async function make(
       archiveBytes: bytes.length,
       binaryBytes: statSync(binary).size,
       runtimeBytes: statSync(runtime).size,
+      programBytes: programBytes(metafileText),
     };
   } finally {
     rmSync(work, { recursive: true, force: true });
@@ -170,10 +173,13 @@ async function main(): Promise<number> {
   }
   const out = resolve(values.out);
   const made = await makeAll(wanted, build, out, !values["no-check"]);
-  for (const { archive, archiveBytes, binaryBytes, runtimeBytes } of made)
+  for (const { archive, archiveBytes, binaryBytes, ...parts } of made) {
+    // Bun aligns what it appends.
+    const padding = binaryBytes - parts.runtimeBytes - parts.programBytes;
     console.log(
-      `${archive}: ${mb(archiveBytes)}; binary ${mb(binaryBytes)} = Bun ${mb(runtimeBytes)} + program ${mb(binaryBytes - runtimeBytes)}`,
+      `${archive}: ${mb(archiveBytes)}; binary ${mb(binaryBytes)} = Bun ${mb(parts.runtimeBytes)} + program ${mb(parts.programBytes)} + padding ${mb(padding)}`,
     );
+  }
   for (const line of made.flatMap((m) => m.checks)) console.log(line);
   if (values.reproduce) {
     const again = `${out}.again`;
