@@ -12,6 +12,9 @@ export const TTL_DEFAULT_SECONDS = 86_400;
 /** Pods with more containers than this are reported with the first ones only. */
 const CONTAINERS_MAX = 64;
 
+/** How much of an annotation's value a message repeats. */
+const VALUE_CHARS_MAX = 64;
+
 /** The fields of a claim that the Pod's annotations choose. */
 export interface ClaimAxes {
   template: string;
@@ -35,7 +38,7 @@ export function claimAxes(pod: PodView): { ok: true; axes: ClaimAxes } | { ok: f
   });
   if (pod.runtime !== "" && pod.runtime !== "sandboxd") {
     return fault(
-      `annotation ${PREFIX}runtime is "${pod.runtime}", and this node serves only "sandboxd": set it to sandboxd or schedule the Pod elsewhere`,
+      `annotation ${PREFIX}runtime is ${shown(pod.runtime)}, and this node serves only "sandboxd": set it to sandboxd or schedule the Pod elsewhere`,
     );
   }
   if (pod.template === "") {
@@ -44,21 +47,32 @@ export function claimAxes(pod: PodView): { ok: true; axes: ClaimAxes } | { ok: f
     );
   }
   if (!NETS.has(pod.net)) {
-    return fault(`annotation ${PREFIX}net is "${pod.net}": use none or egress, or leave it out`);
+    return fault(`annotation ${PREFIX}net is ${shown(pod.net)}: use none or egress, or leave it out`);
   }
   if (!SIZES.has(pod.size)) {
-    return fault(`annotation ${PREFIX}size is "${pod.size}": use small, medium or large, or leave it out`);
+    return fault(
+      `annotation ${PREFIX}size is ${shown(pod.size)}: use small, medium or large, or leave it out`,
+    );
   }
   let ttlSeconds = TTL_DEFAULT_SECONDS;
   if (pod.ttl !== "") {
     ttlSeconds = /^\d{1,10}$/.test(pod.ttl) ? Number(pod.ttl) : -1;
     if (ttlSeconds < 0) {
       return fault(
-        `annotation ${PREFIX}ttl-seconds is "${pod.ttl}": use a whole number of seconds, 0 for sandboxd's five minutes, or leave it out for 24 hours`,
+        `annotation ${PREFIX}ttl-seconds is ${shown(pod.ttl)}: use a whole number of seconds, 0 for sandboxd's five minutes, or leave it out for 24 hours`,
       );
     }
   }
   return { ok: true, axes: { template: pod.template, net: pod.net, size: pod.size, ttlSeconds } };
+}
+
+/**
+ * A value of somebody's annotation, fit for a status, an event and a terminal: an annotation may have 256 KiB and
+ * control characters in it.
+ */
+function shown(value: string): string {
+  const line = value.slice(0, VALUE_CHARS_MAX).replace(/[\p{Cc}\p{Cf}\p{Zl}\p{Zp}]/gu, "?");
+  return value.length > VALUE_CHARS_MAX ? `"${line}…" (${value.length} characters)` : `"${line}"`;
 }
 
 /** UID that decides about this Pod's claim: its controller owner's, or its own when it is bare. */
