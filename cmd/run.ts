@@ -23,6 +23,7 @@ import { createNode, holderIdentity, identityParts, readNodeInfo } from "../lib/
 import { createEffects } from "../lib/pods/effects.ts";
 import { styleOf } from "../lib/pods/notes.ts";
 import { createPods } from "../lib/pods/pods.ts";
+import { createQuiet } from "../lib/pods/quiet.ts";
 import { createStats } from "../lib/pods/stats.ts";
 import { createTelemetry } from "../lib/pods/telemetry.ts";
 import { splitKey } from "../lib/provider/pod.ts";
@@ -136,12 +137,17 @@ export async function run(config: RunConfig): Promise<number> {
       })
     : undefined;
 
+  const quiet = createQuiet();
   function onNote(note: Note): void {
     telemetry.onNote(note);
     const { level, message, audit, event } = styleOf(note);
-    if (audit) ledger?.record(note, Date.now());
     const { kind, key, id, podUID, reason, cause } = note;
-    log[level](message, { kind, pod: key, claim: id, podUID, reason, cause });
+    const leftOut = quiet.admit(note, Date.now());
+    if (leftOut !== undefined) {
+      if (audit) ledger?.record(note, Date.now());
+      const before = leftOut > 0 ? leftOut : undefined;
+      log[level](message, { kind, pod: key, claim: id, podUID, reason, cause, leftOutBefore: before });
+    }
     if (event !== undefined) {
       const pod = { apiVersion: "v1", kind: "Pod", ...splitKey(key), uid: podUID };
       events.record(pod, event.type, event.reason, event.message);
