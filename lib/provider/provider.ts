@@ -175,6 +175,8 @@ interface Slot {
   rowSeq: number;
   quarantined: boolean;
   sleep: Sleep;
+  /** Its owner was just found suspended: the VM is to sleep once its Pod is out of the way. */
+  sleepWanted: boolean;
   keepsRunning: boolean;
   leaseFromMs: number;
   /** Past its deadline and still listed: when to look again; 0 = not looked yet. */
@@ -327,6 +329,7 @@ export function createProvider(
         rowSeq: 0,
         quarantined: false,
         sleep: "awake",
+        sleepWanted: false,
         keepsRunning: false,
         leaseFromMs: 0,
         leaseCheckAtMs: 0,
@@ -394,6 +397,7 @@ export function createProvider(
   function forgetRowState(slot: Slot): void {
     slot.quarantined = false;
     slot.sleep = "awake";
+    slot.sleepWanted = false;
     slot.keepsRunning = false;
     slot.renewRefused = false;
     slot.suspect = false;
@@ -434,10 +438,12 @@ export function createProvider(
     if (pod === undefined || pod.deleting) return leave(slot, pod, row);
     if (isTerminal(pod)) {
       // It is left alone, but it does not hide another's claim from its owner's end.
-      if (row !== undefined && row.podUID !== pod.uid) recheckOwner(slot, pod, row);
+      if (row === undefined || row.podUID === pod.uid) return;
+      if (!recheckOwner(slot, pod, row) && slot.sleepWanted) hibernate(slot, row);
       return;
     }
     slot.recheck = undefined;
+    slot.sleepWanted = false;
     if (row !== undefined) return hold(slot, pod, row);
     return obtain(slot, pod);
   }
@@ -763,10 +769,22 @@ export function createProvider(
       if (row === undefined && !isTerminal(pod) && slot.finalizedUid !== pod.uid && mayHaveRun(slot, pod)) {
         return lookBack(slot, pod);
       }
-      return finalize(slot, pod);
+      finalize(slot, pod);
+      if (slot.finalizedUid !== pod.uid) return;
     }
+    if (row !== undefined && slot.sleepWanted) hibernate(slot, row);
+    if (pod !== undefined) return;
     if (row === undefined && !table.intents.has(slot.key) && slot.releasing.length === 0)
       slots.delete(slot.key);
+  }
+
+  /** Puts the VM of a suspended owner to sleep: one try for each time that its owner is asked. */
+  function hibernate(slot: Slot, row: Row): void {
+    slot.sleepWanted = false;
+    if (slot.keepsRunning || (slot.sleep !== "awake" && slot.sleep !== "tried")) return;
+    // Until it is answered, and if it is not, the VM may be awake or asleep.
+    slot.sleep = "tried";
+    start(slot, { kind: "hibernate", seq: ++seq, key: slot.key, id: row.id, token: row.token });
   }
 
   /** Asks about a row that no live Pod holds, at once and then ever more rarely. Returns whether the slot is now busy. */
@@ -1241,10 +1259,7 @@ export function createProvider(
     }
     if (pod === undefined && effect.owner !== undefined && supersede(slot, row, current)) return;
     preserved(slot, row, pod, judged.reason, 0);
-    if (judged.suspended && (slot.sleep === "awake" || slot.sleep === "tried") && !slot.keepsRunning) {
-      slot.sleep = "tried";
-      start(slot, { kind: "hibernate", seq: ++seq, key: slot.key, id: row.id, token: row.token });
-    }
+    slot.sleepWanted = judged.suspended;
   }
 
   /** The owner's current Pod runs on another node: this VM serves nobody. Returns whether it is on its way out. */

@@ -201,7 +201,9 @@ export function createCluster() {
   }
 
   function setOwner(pod: RawPod, owner: OwnerLife | undefined): void {
-    generations.get(pod.metadata.uid)?.authorities.push(owner?.uid ?? pod.metadata.uid);
+    const generation = generations.get(pod.metadata.uid);
+    generation?.authorities.push(owner?.uid ?? pod.metadata.uid);
+    if (generation !== undefined) generation.forged = false;
     const ownerReferences = owner === undefined ? [] : [reference(owner)];
     store({ ...pod, metadata: { ...pod.metadata, ownerReferences } });
   }

@@ -285,7 +285,9 @@ export function accountForLoss(world: World): void {
   const { rows, intents, releasing, displaced } = world.disk.durable();
   for (const late of world.sandboxd.late) {
     const intent = intents.get(late.effect.key);
-    if (intent?.atMs !== late.intent.atMs || intent.podUID !== late.intent.podUID) late.forgotten = true;
+    const { atMs, podUID, template, net, size } = late.intent;
+    const same = intent?.atMs === atMs && intent.podUID === podUID && intent.template === template;
+    if (!same || intent.net !== net || intent.size !== size) late.forgotten = true;
   }
   const kept = [...displaced.values(), ...releasing.values()].map((entry) => entry.row);
   for (const row of [...rows.values(), ...kept]) {
