@@ -427,6 +427,23 @@ describe("readiness of sandboxd", () => {
     expect(conditionOf("Ready").status).toBe("False");
   });
 
+  test("a probe that never answers counts as failed, and the stated time stays what it is", async () => {
+    const silence = Promise.withResolvers<ProbeResult>().promise;
+    let hangs = false;
+    await started({ probe: () => (hangs ? silence : Promise.resolve({ ok: true as const })) });
+    hangs = true;
+    await pass(50_000);
+    expect(conditionOf("Ready").status).toBe("True");
+    await pass(11_000);
+    expect(conditionOf("Ready")).toMatchObject({
+      status: "False",
+      message: "sandboxd cannot be reached: no answer within 10 s",
+    });
+    hangs = false;
+    await pass(12_000);
+    expect(conditionOf("Ready").status).toBe("True");
+  });
+
   test("a probe that throws counts as failed", async () => {
     await started({ probe: () => Promise.reject(new Error("boom")) });
     await pass(60_000);

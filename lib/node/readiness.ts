@@ -11,7 +11,7 @@ export interface Readiness {
 }
 
 export interface ReadinessOptions {
-  /** Asks sandboxd whether it is there. Must answer within `timeoutMs`; a rejection counts as a failure. */
+  /** Asks sandboxd whether it is there. No answer within `timeoutMs` counts as a failure, and so does a rejection. */
   probe: (timeoutMs: number) => Promise<ProbeResult>;
   /** How long sandboxd must be unreachable before that is believed. */
   notReadyAfterMs: number;
@@ -66,11 +66,17 @@ export function readiness(options: ReadinessOptions): { start(): void; stop(): v
   const round = async () => {
     const startedMs = clock.now();
     let result: ProbeResult;
+    // Whatever the probe's own limits are: the stated time is counted in intervals.
+    const limit = Promise.withResolvers<ProbeResult>();
+    const cancelLimit = clock.after(intervalMs, () =>
+      limit.resolve({ ok: false, why: `no answer within ${intervalMs / 1000} s` }),
+    );
     try {
-      result = await probe(intervalMs);
+      result = await Promise.race([probe(intervalMs), limit.promise]);
     } catch (error) {
       result = { ok: false, why: error instanceof Error ? error.message : String(error) };
     }
+    cancelLimit();
     if (!running) return;
     judge(result);
     const waitMs =
