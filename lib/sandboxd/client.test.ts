@@ -5,7 +5,7 @@ import { join } from "node:path";
 import type { ClaimResult } from "../provider/types.ts";
 import type { ClaimSpec } from "./claim.ts";
 import { createSandboxd, type SandboxdOptions } from "./client.ts";
-import { REPLY_BYTES_MAX } from "./limits.ts";
+import { CALLS_IN_FLIGHT_MAX, REPLY_BYTES_MAX } from "./limits.ts";
 
 const ROOT = "root-token-1234";
 const TOKEN = "sandbox-token-5678";
@@ -405,6 +405,9 @@ describe("calls to one sandbox", () => {
     for (const how of [
       () => new Response("404 page not found", { status: 404 }),
       json({ error: "boom" }, 500),
+      () => new Response("<html>log in</html>", { status: 200 }),
+      json({}, 200),
+      () => new Response("", { status: 202 }),
     ]) {
       answer = how;
       expect(await client().release("sb_1", TOKEN)).toMatchObject({ ok: false, kind: "failed" });
@@ -453,6 +456,8 @@ describe("calls to one sandbox", () => {
       answer = () => new Response("<html>", { status: 409 });
       expect(await call()).toMatchObject({ ok: false, kind: "failed" });
       answer = json({ error: "busy" }, 503);
+      expect(await call()).toMatchObject({ ok: false, kind: "failed" });
+      answer = () => new Response("<html>log in</html>", { status: 200 });
       expect(await call()).toMatchObject({ ok: false, kind: "failed" });
     }
   });
@@ -583,4 +588,22 @@ describe("a credential that sandboxd repeats", () => {
     const result = await client().claim(spec);
     expect(result).toMatchObject({ ok: true, grant: { address: "https://node-1:8443" } });
   });
+});
+
+test("a health probe and the info do not wait behind calls that sandboxd does not answer", async () => {
+  const silent: PromiseWithResolvers<Response>[] = [];
+  answer = ({ path }) => {
+    if (path === "/healthz") return new Response("ok");
+    if (path === "/v1/info") return Response.json({ pools: [], claimed: 0 });
+    const held = Promise.withResolvers<Response>();
+    silent.push(held);
+    return held.promise;
+  };
+  const sandboxd = createSandboxd({ url, token: () => ROOT });
+  const calls = Array.from({ length: 2 * CALLS_IN_FLIGHT_MAX }, (_, i) => sandboxd.release(`sb_${i}`, TOKEN));
+  expect(await sandboxd.healthz()).toEqual({ ok: true });
+  expect((await sandboxd.info()).ok).toBe(true);
+  answer = () => new Response(null, { status: 204 });
+  for (const held of silent) held.resolve(new Response(null, { status: 204 }));
+  await Promise.all(calls);
 });

@@ -32,6 +32,9 @@ import {
 } from "./transport.ts";
 
 const CLAIM_PATH = "/v1/claim";
+const HEALTH_PATH = "/healthz";
+const INFO_PATH = "/v1/info";
+const PROBE_PATHS: ReadonlySet<string> = new Set([HEALTH_PATH, INFO_PATH]);
 
 export interface SandboxdOptions {
   /** `http://host:port`, `https://…` or `unix:///path/of/socket`. */
@@ -100,9 +103,13 @@ export function createSandboxd(options: SandboxdOptions): Sandboxd {
       return { kind: "unsent", why: "the credential is empty or has characters that no header can carry" };
     }
     const { body, timeoutMs = callMs, bytesMax = REPLY_BYTES_MAX } = extra;
+    const exchange = () => send({ method, path, token, body, timeoutMs, bytesMax });
+    // What tells whether sandboxd is there must not wait behind the calls that it does not answer: with thousands
+    // of them in line the Node would stay Ready for an hour. One at a time is all its callers ever make.
+    if (PROBE_PATHS.has(path)) return exchange();
     // The time limit counts from the sending, not from the coming.
     const gate = path === CLAIM_PATH ? claims : calls;
-    return gate.through(() => send({ method, path, token, body, timeoutMs, bytesMax }));
+    return gate.through(exchange);
   }
 
   /** Why an exchange did not bring what it should, in words. */
@@ -161,8 +168,9 @@ export function createSandboxd(options: SandboxdOptions): Sandboxd {
     return { reply };
   }
 
-  function judge(id: string, token: string, verb: string, reply: Reply): CallResult {
-    if (reply.kind === "answer" && (reply.status === 200 || reply.status === 204)) return { ok: true };
+  /** `doneStatus`: the one status that says it was done. A proxy's login page is a 200 too, and frees no VM. */
+  function judge(id: string, token: string, verb: string, reply: Reply, doneStatus: number): CallResult {
+    if (reply.kind === "answer" && reply.status === doneStatus) return { ok: true };
     const { why } = failure(`${verb} of ${id}`, reply, [token, rootToken()]);
     if (isAbsence(reply)) return { ok: false, kind: "gone", why };
     const refused = reply.kind === "answer" && (reply.status === 400 || reply.status === 409);
@@ -171,7 +179,7 @@ export function createSandboxd(options: SandboxdOptions): Sandboxd {
 
   async function simple(id: string, token: string, verb: string): Promise<CallResult> {
     const { reply, fault } = await act(id, token, verb);
-    return fault ?? judge(id, token, verb, reply);
+    return fault ?? judge(id, token, verb, reply, 204);
   }
 
   return {
@@ -223,7 +231,7 @@ export function createSandboxd(options: SandboxdOptions): Sandboxd {
 
     async renew(id, token, ttlSeconds) {
       const { reply, fault } = await act(id, token, "renew", { ttl_seconds: ttlSeconds });
-      const result = fault ?? judge(id, token, "renew", reply);
+      const result = fault ?? judge(id, token, "renew", reply, 200);
       if (!result.ok || reply.kind !== "answer") return result;
       const shaped = shapeRenewal(parseBody(reply.text));
       if (!shaped.ok) return { ok: false, kind: "failed", why: `renew of ${id} at ${url}: ${shaped.why}` };
@@ -234,7 +242,7 @@ export function createSandboxd(options: SandboxdOptions): Sandboxd {
     wake: (id, token) => simple(id, token, "wake"),
 
     async info() {
-      const answer = await get("the info", "/v1/info", shapeInfo);
+      const answer = await get("the info", INFO_PATH, shapeInfo);
       return answer.ok
         ? { ok: true, info: answer.value }
         : { ok: false, why: answer.why, status: answer.status };
@@ -247,8 +255,10 @@ export function createSandboxd(options: SandboxdOptions): Sandboxd {
     },
 
     async healthz() {
-      const reply = await call("GET", "/healthz", undefined);
-      return reply.kind === "answer" && reply.status === 200 ? { ok: true } : failure("healthz", reply, [rootToken()]);
+      const reply = await call("GET", HEALTH_PATH, undefined);
+      return reply.kind === "answer" && reply.status === 200
+        ? { ok: true }
+        : failure("healthz", reply, [rootToken()]);
     },
 
     async metricsText() {
