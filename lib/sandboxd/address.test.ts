@@ -13,6 +13,15 @@ test("the host is found in every form of owner_addr that sandboxd gives", () => 
   expect(hostOf(" 10.0.0.5 ")).toBe("10.0.0.5");
 });
 
+test("an IP comes back as a Pod's status may hold it", () => {
+  expect(hostOf("[fe80::1%eth0]:7777")).toBe("fe80::1");
+  expect(hostOf("fe80::1%eth0")).toBe("fe80::1");
+  expect(hostOf("[::ffff:10.0.0.5]:7777")).toBe("10.0.0.5");
+  expect(hostOf("[::FFFF:a00:5]:7777")).toBe("10.0.0.5");
+  expect(hostOf("[FD00:0:0::5]:7777")).toBe("fd00::5");
+  expect(hostOf("[::]:7777")).toBe("::");
+});
+
 test("what is no address has no host", () => {
   for (const bad of [
     "",
@@ -26,6 +35,15 @@ test("what is no address has no host", () => {
     "host:1:2",
     "[]:1",
     "-a",
+    "010.0.0.1:80",
+    "999.1.1.1:80",
+    "127.1",
+    "7777",
+    "0x7f.1",
+    "node.1:80",
+    "[:::::]:80",
+    "[1.2.3.4]:80",
+    "1:2:3",
   ]) {
     expect(hostOf(bad), bad).toBe("");
   }
