@@ -67,7 +67,7 @@ export function createEffects(options: EffectsOptions): (effect: Effect) => Prom
     if (host !== "" && isIP(host) === 0) host = await resolve(host);
     if (host === "") return {};
     const replace = { $patch: "replace" };
-    return { podIP: host, podIPs: [replace, { ip: host }], hostIP: host, hostIPs: [{ ip: host }] };
+    return { podIP: host, podIPs: [replace, { ip: host }], hostIP: host, hostIPs: [replace, { ip: host }] };
   }
 
   async function patchStatus(
