@@ -17,14 +17,16 @@ interface Manifest {
 }
 
 const read = async (file: string) =>
-  Bun.YAML.parse(await Bun.file(join(import.meta.dir, file)).text()) as Manifest[];
+  Bun.YAML.parse(await Bun.file(join(import.meta.dir, "../../manifests", file)).text()) as Manifest[];
 
 const rbac = await read("rbac.yaml");
 const ofNodes = await read("node-identity.yaml");
 const isRole = ({ kind }: Manifest) => kind === "Role" || kind === "ClusterRole";
 const isBinding = ({ kind }: Manifest) => kind === "RoleBinding" || kind === "ClusterRoleBinding";
 const rulesOf = (manifests: Manifest[], name: string) =>
-  manifests.filter((manifest) => isRole(manifest) && manifest.metadata.name === name).flatMap((m) => m.rules ?? []);
+  manifests
+    .filter((manifest) => isRole(manifest) && manifest.metadata.name === name)
+    .flatMap((m) => m.rules ?? []);
 
 for (const [file, manifests] of [
   ["rbac.yaml", rbac],
@@ -35,7 +37,9 @@ for (const [file, manifests] of [
 
     test("has roles, and every role is bound and every binding has its role", () => {
       expect(rules.length).toBeGreaterThan(0);
-      const roles = manifests.filter(isRole).map((m) => `${m.kind} ${m.metadata.name} ${m.metadata.namespace}`);
+      const roles = manifests
+        .filter(isRole)
+        .map((m) => `${m.kind} ${m.metadata.name} ${m.metadata.namespace}`);
       const bound = manifests
         .filter(isBinding)
         .map((m) => `${m.roleRef?.kind} ${m.roleRef?.name} ${m.metadata.namespace}`);
@@ -44,7 +48,9 @@ for (const [file, manifests] of [
 
     test("has no wildcard in any place", () => {
       for (const { apiGroups, resources, resourceNames = [], verbs, nonResourceURLs } of rules) {
-        expect([...apiGroups, ...resources, ...resourceNames, ...verbs].filter((word) => word.includes("*"))).toEqual([]);
+        expect(
+          [...apiGroups, ...resources, ...resourceNames, ...verbs].filter((word) => word.includes("*")),
+        ).toEqual([]);
         expect(nonResourceURLs).toBeUndefined();
         expect(verbs.length * resources.length * apiGroups.length).toBeGreaterThan(0);
       }
@@ -74,7 +80,13 @@ for (const [file, manifests] of [
       for (const forbidden of ["impersonate", "escalate", "bind", "approve", "sign", "deletecollection"])
         expect(verbs).not.toContain(forbidden);
       const whole = rules.flatMap((rule) => rule.resources);
-      for (const forbidden of ["pods/exec", "pods/attach", "pods/portforward", "pods/ephemeralcontainers", "nodes/proxy"])
+      for (const forbidden of [
+        "pods/exec",
+        "pods/attach",
+        "pods/portforward",
+        "pods/ephemeralcontainers",
+        "nodes/proxy",
+      ])
         expect(whole).not.toContain(forbidden);
     });
 
@@ -104,7 +116,8 @@ test("leases are those of kube-node-lease: elsewhere they elect the control plan
 test("a node's identity is bound as a user, since all kubelets are in its group", () => {
   const subjects = ofNodes.flatMap((manifest) => manifest.subjects ?? []);
   expect(subjects.length).toBeGreaterThan(0);
-  for (const { kind, name } of subjects) expect([kind, name]).toEqual(["User", "system:node:vk-sandboxd-node1"]);
+  for (const { kind, name } of subjects)
+    expect([kind, name]).toEqual(["User", "system:node:vk-sandboxd-node1"]);
 });
 
 test("a node's identity publishes its own inventory and no other node's", () => {
