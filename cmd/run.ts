@@ -18,6 +18,7 @@ import {
 import { createKubelet } from "../lib/kubelet/index.ts";
 import { openLedger } from "../lib/ledger/index.ts";
 import { createLog, isTerminal, type Log } from "../lib/log/index.ts";
+import { createMemoryKeeper } from "../lib/memory.ts";
 import { createMetrics } from "../lib/metrics/metrics.ts";
 import { createNode, holderIdentity, identityParts, readNodeInfo } from "../lib/node/index.ts";
 import { createEffects } from "../lib/pods/effects.ts";
@@ -37,8 +38,8 @@ import { exitDone, exitFailed } from "./verb.ts";
 
 /** How long a stopping daemon waits for what is in flight. */
 const DRAIN_MS = 10_000;
-/** Period of the one timer that keeps the process alive. */
-const KEEP_ALIVE_MS = 3_600_000;
+/** Period of the one timer that keeps the process alive, and in which it looks whether memory can go back. */
+const MEMORY_LOOK_MS = 10_000;
 /** What one ledger row takes on disk, index included, to turn --audit-max-size into rows. */
 const LEDGER_ROW_BYTES = 400;
 /** How long it waits for its last log lines. */
@@ -59,7 +60,8 @@ export async function run(config: RunConfig): Promise<number> {
 
   // Every other timer is unref'd, and a burst of concurrent fetches can leave Bun's event loop believing that
   // nothing is pending: the process then ends with code 0 in the middle of its work (seen with 200 Pods at once).
-  setInterval(() => {}, KEEP_ALIVE_MS);
+  let lookAtMemory = () => {};
+  setInterval(() => lookAtMemory(), MEMORY_LOOK_MS);
   const stopped = stopSignal(log);
   // Before the first credential is in memory.
   const dumpable = denyDumps();
@@ -309,6 +311,9 @@ export async function run(config: RunConfig): Promise<number> {
         onProblem: ({ message, attempt, retryInMs }) =>
           log.warn("the Pod watch was interrupted", { why: message, attempt, retryInMs }),
       });
+      const memory = createMemoryKeeper({ collect: () => Bun.gc(true), ticks: () => performance.now() });
+      lookAtMemory = () =>
+        memory.look((podWatch?.stats.events ?? 0) + store.stats().commits, pods.inFlight > 0);
       inventory?.start();
       const systemd = await openSystemd(process.env, process.pid);
       node.registered().then(() => {

@@ -12,9 +12,11 @@ export interface LibcCalls {
   flock(fd: number, operation: number): number;
   /** prctl(2) with the operations whose arguments fit into 31 bits. */
   prctl(operation: number, a: number, b: number, c: number, d: number): number;
+  /** madvise(2). 0, or -1. An address of a user's process fits into a number. */
+  madvise(address: number, bytes: number, advice: number): number;
 }
 
-const { i32 } = FFIType;
+const { i32, u64 } = FFIType;
 let loaded: Libc | undefined;
 
 /** The C library of this machine. */
@@ -37,6 +39,7 @@ export function loadLibc(names: string[]): Libc {
       return dlopen(name, {
         flock: { args: [i32, i32], returns: i32 },
         prctl: { args: [i32, i32, i32, i32, i32], returns: i32 },
+        madvise: { args: [u64, u64, i32], returns: i32 },
       }).symbols;
     } catch (error) {
       reasons.push(error instanceof Error ? error.message : String(error));

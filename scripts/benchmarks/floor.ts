@@ -27,6 +27,7 @@ interface Pod {
     namespace: string;
     name: string;
     uid: string;
+    resourceVersion: string;
     annotations: Record<string, string>;
     deletionTimestamp?: string;
   };
@@ -89,20 +90,28 @@ async function serve(pod: Pod): Promise<void> {
   await (await kube("PATCH", `${path}/status`, patch, "application/strategic-merge-patch+json")).text();
 }
 
+/** The API server drops a watcher that falls behind, so it is taken up again where it ended. */
 async function watch(): Promise<void> {
-  const query = `fieldSelector=spec.nodeName%3D${node}&watch=true&allowWatchBookmarks=true`;
+  for (let from = ""; ; ) from = await watchFrom(from);
+}
+
+async function watchFrom(from: string): Promise<string> {
+  const query = `fieldSelector=spec.nodeName%3D${node}&watch=true&resourceVersion=${from}`;
   const init = { headers: kubeHeaders, tls, timeout: false };
   const response = await fetch(`${server}/api/v1/pods?${query}`, init);
   const decoder = new TextDecoder();
   let rest = "";
+  let last = from;
   for await (const chunk of response.body ?? []) {
     const lines = (rest + decoder.decode(chunk, { stream: true })).split("\n");
     rest = lines.pop() ?? "";
     for (const line of lines) {
       const { type, object } = JSON.parse(line) as { type: string; object: Pod };
+      last = object.metadata.resourceVersion;
       if (type === "ADDED" || type === "MODIFIED") void serve(object);
     }
   }
+  return last;
 }
 
 async function register(): Promise<void> {
