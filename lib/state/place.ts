@@ -87,8 +87,9 @@ export function prepareDirectory(fs: StateFs, paths: Paths): { ok: true; warning
       );
     }
     makeDirectory(fs, directory);
-    // "/." makes stat look through a symbolic link, which a directory may well be.
-    const here = fs.stat(join(directory, "/."));
+    // "/." makes stat look through a symbolic link, which a directory may well be (systemd's DynamicUser makes
+    // one of /var/lib/vk-sandbox). Not by join, which takes the "/." off again.
+    const here = fs.stat(`${directory}/.`);
     if (here?.kind !== "directory") {
       return refuse("unwritable", `${directory} is not a directory: give --state-path a file in a directory`);
     }

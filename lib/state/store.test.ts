@@ -850,6 +850,24 @@ describe("on the real file system", () => {
     expect(readFileSync(target, "utf8")).toBe('{"claims":{}}');
   });
 
+  test("a link under the directory's name is followed: systemd's DynamicUser makes one", () => {
+    const target = join(directory, "private");
+    mkdirSync(target, { mode: 0o700 });
+    symlinkSync(target, join(directory, "state"));
+    const opened = openStore({ path });
+    if (!opened.ok) throw new Error(opened.message);
+    expect(opened.store.commit(put(1))).toEqual({ ok: true });
+    opened.store.close();
+    expect(Object.keys(JSON.parse(readFileSync(join(target, "claims.json"), "utf8")).claims)).toHaveLength(1);
+  });
+
+  test("a link under the directory's name that leads nowhere, or to a file, is told", () => {
+    symlinkSync(join(directory, "nowhere"), join(directory, "state"));
+    expect(openStore({ path })).toMatchObject({ ok: false, kind: "unwritable" });
+    writeFileSync(join(directory, "nowhere"), "");
+    expect(openStore({ path })).toMatchObject({ ok: false, kind: "unwritable" });
+  });
+
   test("a directory that is a file is told", () => {
     writeFileSync(join(directory, "state"), "");
     expect(openStore({ path })).toMatchObject({ ok: false, kind: "unwritable" });
