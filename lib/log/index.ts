@@ -60,6 +60,18 @@ const secretCharsMin = 8;
 /** Names of fields whose value is a credential, whatever it is: token, releaseToken, Authorization, api_token. */
 const secretName =
   /(^|[^a-z])(token|authorization|password|secret|credentials?|bearer)$|(Token|Authorization|Password|Secret)$/i;
+/** Field names that were asked about already: they come from code, so they are few. */
+const knownNames = new Map<string, boolean>();
+const knownNamesMax = 512;
+
+function isSecretName(name: string): boolean {
+  const known = knownNames.get(name);
+  if (known !== undefined) return known;
+  const secret = secretName.test(name);
+  if (knownNames.size < knownNamesMax) knownNames.set(name, secret);
+  return secret;
+}
+
 const bearer = /\b(Bearer|Basic)\s+[A-Za-z0-9._~+/=-]{8,}/g;
 export const redacted = "[redacted]";
 const unprintable = /[\p{Cc}\u2028\u2029]/gu;
@@ -129,7 +141,7 @@ function plain(fields: Fields): Plain {
     const value = fields[name];
     if (value === undefined) continue;
     if (out.length === fieldsMax) left++;
-    else out.push([name, secretName.test(name) ? redacted : scalar(value)]);
+    else out.push([name, isSecretName(name) ? redacted : scalar(value)]);
   }
   if (left > 0) out.push(["fieldsLeftOut", left]);
   return out;
@@ -155,7 +167,7 @@ function json(value: object): string {
   try {
     return (
       JSON.stringify(value, (key, inner: unknown) =>
-        key !== "" && secretName.test(key) ? redacted : inner,
+        key !== "" && isSecretName(key) ? redacted : inner,
       ) ?? ""
     );
   } catch {

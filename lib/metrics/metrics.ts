@@ -52,11 +52,16 @@ export function createMetrics(): Metrics {
     all: Map<string, T>;
   } {
     const all = new Map<string, T>();
+    /** The same by their bare values: the text of the labels is made once, not for each observation. */
+    const byValues = new Map<string, T>();
     return {
       all,
       of(labels) {
+        const values = labels.length === 1 ? (labels[0] ?? "") : labels.join("\0");
+        let found = byValues.get(values);
+        if (found !== undefined) return found;
         let key = labelText(labelNames, labels);
-        let found = all.get(key);
+        found = all.get(key);
         if (found !== undefined) return found;
         if (all.size >= SERIES_MAX) {
           key = labelText(
@@ -68,6 +73,7 @@ export function createMetrics(): Metrics {
         }
         found = make();
         all.set(key, found);
+        if (byValues.size < SERIES_MAX) byValues.set(values, found);
         return found;
       },
     };

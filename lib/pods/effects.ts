@@ -1,5 +1,4 @@
-import { lookup } from "node:dns/promises";
-import { isIP } from "node:net";
+import { ipVersion } from "../config/index.ts";
 import { apiPath, type KubeClient, type KubeReply, strategicMergePatch } from "../kube/index.ts";
 import { CLAIM_ID_ANNOTATION, splitKey } from "../provider/pod.ts";
 import type {
@@ -64,7 +63,7 @@ export function createEffects(options: EffectsOptions): (effect: Effect) => Prom
   /** podIP, podIPs and hostIP from owner_addr (contract: Create 4). */
   async function addresses(address: string): Promise<Record<string, unknown>> {
     let host = sandboxd.hostOf(address || fallbackAddress);
-    if (host !== "" && isIP(host) === 0) host = await resolve(host);
+    if (host !== "" && ipVersion(host) === 0) host = await resolve(host);
     if (host === "") return {};
     const replace = { $patch: "replace" };
     return { podIP: host, podIPs: [replace, { ip: host }], hostIP: host, hostIPs: [replace, { ip: host }] };
@@ -208,9 +207,10 @@ function callResult(reply: KubeReply): CallResult {
   return { ok: false, kind: "failed", why };
 }
 
+/** Bun's own resolver and `ipVersion`: node:dns and node:net would cost more memory than all of lib/provider. */
 async function resolveHost(host: string): Promise<string> {
   try {
-    return (await lookup(host)).address;
+    return (await Bun.dns.lookup(host, { backend: "system" }))[0]?.address ?? "";
   } catch {
     return "";
   }
