@@ -21,7 +21,9 @@ export function createChecks(world: World): Checks {
   /** Whether the end of a VM is justified for a row of the table. */
   function mayRelease(row: Row): boolean {
     if (row.authority === "") return true;
-    if (cluster.authorityEnded(row.authority) || cluster.generations.get(row.podUID)?.forged) return true;
+    if (cluster.authorityEnded(row.authority)) return true;
+    // A claim made under a forged reference is its forger's, whatever UID it names.
+    if (row.owner !== undefined && row.owner.name !== cluster.lives.get(row.authority)?.name) return true;
     if (!plan.options.releaseSupersededAfterMs) return false;
     for (const generation of cluster.generations.values()) {
       if (generation.ranElsewhere && generation.authorities.includes(row.authority)) return true;
@@ -45,7 +47,7 @@ export function createChecks(world: World): Checks {
     if (!world.process?.vouched.has(row.id)) {
       throw new Violation(`${row.podUID} adopts ${vm.id}, which sandboxd has not vouched for`);
     }
-    const theirs = vm.authority === NOBODY || cluster.generations.get(vm.podUID)?.forged;
+    const theirs = vm.authority === NOBODY || vm.forged;
     if (generation.forged && !theirs)
       throw new Violation(`${row.podUID}, whose owner is forged, adopts ${vm.id}`);
     if (!generation.authorities.includes(vm.authority)) {
@@ -299,7 +301,10 @@ export function accountForLoss(world: World): void {
     if (!vm.ours) continue;
     if (rows.get(vm.claimRef)?.id === vm.id || releasing.has(vm.id) || displaced.has(vm.id)) continue;
     const intent = intents.get(vm.claimRef);
-    if (intent?.podUID === vm.podUID && looksLike(vm, intent, vm.claimRef)) continue;
+    if (intent?.podUID === vm.podUID && looksLike(vm, intent, vm.claimRef)) {
+      vm.authority = intent.authority;
+      continue;
+    }
     const pod = world.cluster.pods.get(vm.claimRef);
     const leads =
       pod !== undefined &&

@@ -21,6 +21,8 @@ export interface Vm {
   podUID: string;
   /** UID that decides about it; empty for a row of an old table. */
   authority: string;
+  /** The reference it was claimed under has its owner's UID and a false name. */
+  forged: boolean;
   /** Why nobody could find it again: the clock was stepped, the disk lost it, another's VM looks the same. */
   unfindable: string;
 }
@@ -80,6 +82,7 @@ export function createModelSandboxd(settings: SandboxdSettings) {
       ours: false,
       podUID: "",
       authority: "",
+      forged: false,
       unfindable: "",
       ...vm,
     };

@@ -459,6 +459,8 @@ export function serve(world: World, call: InFlight): boolean {
 export function granted(world: World, id: string, intent: Intent): void {
   const vm = world.sandboxd.vms.get(id);
   if (vm === undefined) return;
+  const { owner } = intent;
+  vm.forged = owner !== undefined && world.cluster.lives.get(owner.uid)?.name !== owner.name;
   if (vm.claimedAtMs < intent.atMs - 1_000) vm.unfindable = "the clock was set back between intent and claim";
 }
 
