@@ -29,8 +29,8 @@ import { createStats } from "../lib/pods/stats.ts";
 import { createTelemetry } from "../lib/pods/telemetry.ts";
 import { splitKey } from "../lib/provider/pod.ts";
 import { applyChanges } from "../lib/provider/table.ts";
-import type { Change, Note } from "../lib/provider/types.ts";
-import { createSandboxd, hostOf, type Info } from "../lib/sandboxd/index.ts";
+import type { Change, ClaimResult, Note } from "../lib/provider/types.ts";
+import { type ClaimSpec, createSandboxd, hostOf, type Info } from "../lib/sandboxd/index.ts";
 import { openStore } from "../lib/state/index.ts";
 import { openSystemd } from "../lib/systemd/notify.ts";
 import { commit as commitId, version } from "../lib/version.ts";
@@ -156,8 +156,17 @@ export async function run(config: RunConfig): Promise<number> {
     }
     // Rotated a moment ago, most likely: the claim is tried again in half a second, the next probe is further off.
     if (cause === "bad_token") refreshToken(token.ok ? token.file : undefined, log);
-    if (cause === "draining") node.setCapacity("draining");
-    else if (cause === "max_claims" || cause === "no_warm_capacity") node.setCapacity("exhausted");
+  }
+
+  /** Every refusal counts for the Node's taint; notes tell only the first of its kind. */
+  async function claim(spec: ClaimSpec): Promise<ClaimResult> {
+    const result = await sandboxd.claim(spec);
+    if (!result.ok) {
+      const { kind } = result.cause;
+      if (kind === "draining") node.setCapacity("draining");
+      else if (kind === "max_claims" || kind === "no_warm_capacity") node.setCapacity("exhausted");
+    }
+    return result;
   }
 
   function commit(changes: Change[]): boolean {
@@ -181,7 +190,7 @@ export async function run(config: RunConfig): Promise<number> {
     commit,
     runEffect: createEffects({
       kube,
-      sandboxd: { ...sandboxd, hostOf },
+      sandboxd: { ...sandboxd, claim, hostOf },
       reads: {
         owner: (namespace, owner) => readOwner(kube, discovery, namespace, owner),
         barePod: (namespace, name) => readBarePod(kube, namespace, name),
@@ -271,9 +280,10 @@ export async function run(config: RunConfig): Promise<number> {
         intervalMs: config.inventory.intervalMs,
         list: () => sandboxd.list().then((answer) => (answer.ok ? answer.rows : undefined)),
         pools: () => sandboxd.info().then((answer) => (answer.ok ? answer.info.pools : undefined)),
-        addressOf: (id) => {
-          for (const claim of pods.provider.claims()) if (claim.id === id) return claim.address;
-          return undefined;
+        addresses() {
+          const addresses = new Map<string, string>();
+          for (const { id, address } of pods.provider.claims()) addresses.set(id, address);
+          return addresses;
         },
         nodeUid: node.uid,
         clock: systemClock,

@@ -23,7 +23,8 @@ export interface ClaimSpec {
 
 /** Words of a 429 that tell its three reasons apart. */
 const drainingWords = /drain/i;
-const maxClaimsWords = /max[_ -]?claims|claim limit|too many claims|at[_ -]?capacity/i;
+const maxClaimsWords =
+  /max[_ -]?claims|claim limit|too many claims|live claims|quota exceeded|at[_ -]?capacity/i;
 
 /** Turns the exchange into a grant or a typed cause. `where` is sandboxd's URL, for the message. */
 export function judgeClaim(

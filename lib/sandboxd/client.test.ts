@@ -134,6 +134,8 @@ describe("claim", () => {
     [409, "no egress attachment", "egress_unavailable"],
     [429, "node is draining", "draining"],
     [429, "at max_claims (40)", "max_claims"],
+    [429, "quota exceeded: 40 live claims, cap 40", "max_claims"],
+    [429, "quota exceeded: node draining", "draining"],
     [429, "no warm sandbox", "no_warm_capacity"],
     [500, "provisioning failed: out of memory", "provisioning_failed"],
     [503, "starting", "provisioning_failed"],
