@@ -4,7 +4,7 @@ const pollEveryMs = 25;
 const stateCharactersMax = 4_000;
 
 export interface EventuallyOptions {
-  /** Default 30 s: many times what anything here takes, so that a slow machine is not a failure. */
+  /** Default 60 s: many times what anything here takes, so that a slow machine is not a failure. */
   timeoutMs?: number;
   /** Added to the failure's message: a log's last lines, say. */
   context?: () => string;
@@ -18,7 +18,7 @@ export async function eventually<T>(
   what: string,
   probe: () => T | Promise<T>,
   holds: (value: T) => boolean = Boolean,
-  { timeoutMs = 30_000, context }: EventuallyOptions = {},
+  { timeoutMs = 60_000, context }: EventuallyOptions = {},
 ): Promise<T> {
   const giveUpAt = Date.now() + timeoutMs;
   for (;;) {

@@ -340,7 +340,7 @@ export class World implements AsyncDisposable {
       `${path} is gone`,
       () => this.api.find(path),
       (object) => object === undefined || (uid !== undefined && object.metadata.uid !== uid),
-      { timeoutMs: 15_000 },
+      { timeoutMs: 25_000 },
     );
   }
 
