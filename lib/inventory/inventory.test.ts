@@ -43,7 +43,7 @@ async function world(
     intervalMs: 30_000,
     list: async () => state.rows,
     pools: async () => state.pools,
-    addressOf: (id) => (id === "sb_b" ? "10.88.0.2:80" : undefined),
+    addresses: () => new Map([["sb_b", "10.88.0.2:80"]]),
     nodeUid: () => state.nodeUid,
     clock: { ...systemClock, now: () => state.nowMs },
     ...change,

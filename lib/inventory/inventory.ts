@@ -41,8 +41,8 @@ export interface InventoryOptions {
   list: () => Promise<readonly Listed[] | undefined>;
   /** Pools of sandboxd; undefined when they could not be read. */
   pools: () => Promise<readonly InventoryPool[] | undefined>;
-  /** Address of one of our claims by its id; undefined for a sandbox that is not ours. */
-  addressOf: (id: string) => string | undefined;
+  /** Addresses of our claims by claim id; a sandbox that is not ours has none. Asked once for each round. */
+  addresses: () => ReadonlyMap<string, string>;
   /** UID of our Node object; undefined while it is not registered. */
   nodeUid: () => string | undefined;
   clock: Clock;
@@ -69,7 +69,8 @@ export interface Inventory {
 export function createInventory(options: InventoryOptions): Inventory {
   const { kube, nodeName, clock, intervalMs } = options;
   let group: string | undefined;
-  let lastContent = "";
+  /** Digest of what was sent last: the text itself is half a megabyte with 2,000 sandboxes. */
+  let lastContent: bigint | number = 0n;
   let lastSentMs = Number.NEGATIVE_INFINITY;
   let nodeSeen = false;
   /** The served CRD is the older one, which lacks publishedAt, template and claimedAt. */
@@ -100,9 +101,9 @@ export function createInventory(options: InventoryOptions): Inventory {
       return `the API server serves NodeInventory in neither ${INVENTORY_GROUPS.join(" nor ")}: install its CRD`;
     }
     const content = contentOf(rows, pools, nodeUid);
-    const text = JSON.stringify(content);
+    const digest = Bun.hash(JSON.stringify(content));
     const nowMs = clock.now();
-    if (text === lastContent && nowMs - lastSentMs < UNCHANGED_MS_MAX - intervalMs / 2) return undefined;
+    if (digest === lastContent && nowMs - lastSentMs < UNCHANGED_MS_MAX - intervalMs / 2) return undefined;
     let sent = await apply(
       group,
       older ? withoutNewer(content) : { ...content, publishedAt: rfc3339(nowMs) },
@@ -120,7 +121,7 @@ export function createInventory(options: InventoryOptions): Inventory {
       }
       return describeFailure(sent.reply);
     }
-    lastContent = text;
+    lastContent = digest;
     lastSentMs = nowMs;
     options.onPublished?.(sent.bytes);
     return undefined;
@@ -145,13 +146,14 @@ export function createInventory(options: InventoryOptions): Inventory {
     if (nodeUid !== undefined) {
       metadata.ownerReferences = [{ apiVersion: "v1", kind: "Node", name: nodeName, uid: nodeUid }];
     }
+    const addresses = options.addresses();
     const entries = rows.slice(0, ENTRIES_MAX).map((row) => ({
       name: row.claimRef !== "" ? row.claimRef : row.id,
       id: row.id,
       phase: row.hibernated ? "Hibernated" : "Running",
       template: row.template,
       claimRef: row.claimRef === "" ? undefined : row.claimRef,
-      addr: options.addressOf(row.id),
+      addr: addresses.get(row.id),
       deadline: row.deadlineMs === 0 ? undefined : rfc3339(row.deadlineMs),
       claimedAt: row.claimedAtMs === undefined ? undefined : rfc3339(row.claimedAtMs),
     }));
