@@ -24,7 +24,12 @@ export function hostOf(address: string): string {
 /** The address as written in RFC 5952, as IPv4 when it is a mapped one; "" when it is none. */
 function ipv6Of(text: string): string {
   if (isIP(text) !== 6) return "";
-  const canonical = new URL(`http://[${text}]`).hostname.slice(1, -1);
+  // The runtime's URL parser refuses some addresses that end in dotted decimals (1:2:3::4:1.2.3.4), so none is given to it.
+  const groups = text.replace(/(\d+)\.(\d+)\.(\d+)\.(\d+)$/, (_, ...bytes: string[]) => {
+    const [a = 0, b = 0, c = 0, d = 0] = bytes.slice(0, 4).map(Number);
+    return `${((a << 8) | b).toString(16)}:${((c << 8) | d).toString(16)}`;
+  });
+  const canonical = new URL(`http://[${groups}]`).hostname.slice(1, -1);
   const mapped = /^::ffff:([0-9a-f]+):([0-9a-f]+)$/.exec(canonical);
   if (mapped === null) return canonical;
   const [high, low] = [Number.parseInt(mapped[1] ?? "", 16), Number.parseInt(mapped[2] ?? "", 16)];
