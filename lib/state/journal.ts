@@ -6,7 +6,7 @@
 import * as v from "valibot";
 import type { Change, Intent, Row, Table } from "../provider/types.ts";
 import { parseJson } from "./json.ts";
-import { complaintOf, FORMAT_VERSION } from "./snapshot.ts";
+import { CLAIM_ID, complaintOf, FORMAT_VERSION } from "./snapshot.ts";
 
 /** Longest line a commit may become; what is longer has something in it that is no claim. */
 export const LINE_BYTES_MAX = 1 << 20;
@@ -57,7 +57,7 @@ const name = v.pipe(text, v.minLength(1, "a name that is not empty"));
 const ms = v.pipe(v.number(), v.finite(), v.minValue(0));
 const owner = v.optional(v.object({ apiVersion: text, kind: text, name: text, uid: text }));
 const row = v.object({
-  id: name,
+  id: v.pipe(text, v.regex(CLAIM_ID, "a claim id")),
   token: text,
   address: text,
   podUID: text,
@@ -112,7 +112,7 @@ export function faultOf(change: Change): string | undefined {
 }
 
 function rowFault(row: Row): string | undefined {
-  if (typeof row.id !== "string" || row.id === "") return "a row without a claim id";
+  if (typeof row.id !== "string" || !CLAIM_ID.test(row.id)) return "a row without a usable claim id";
   if (typeof row.token !== "string") return `the row of claim ${row.id} has no token`;
   if (
     typeof row.address !== "string" ||

@@ -95,7 +95,15 @@ const time = v.pipe(
   v.transform((value): number => (value === null ? 0 : (parseRfc3339(value) ?? 0))),
 );
 const owner = orNothing(v.object({ apiVersion: text, kind: text, name: text, uid: text }));
-const id = v.pipe(text, v.minLength(1, "a claim id that is not empty"));
+/**
+ * What sandboxd's ids are made of, as the client takes them: an id goes into the path of a request. One that could
+ * not would never be released, and its Pod never served, so a table with it is not read.
+ */
+export const CLAIM_ID = /^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$/;
+const id = v.pipe(
+  text,
+  v.regex(CLAIM_ID, "a claim id (at most 128 letters, digits, dots, dashes, underscores)"),
+);
 const claimFields = {
   id,
   token: text,
@@ -160,6 +168,7 @@ export function complaintOf(issues: [v.BaseIssue<unknown>, ...v.BaseIssue<unknow
     .map((part) => (typeof part.key === "number" ? `[${part.key}]` : `.${String(part.key)}`))
     .join("")
     .replace(/^\./, "");
+  if (path !== "" && issue.kind === "schema" && issue.received === "undefined") return `${path} is missing`;
   const own = issue.kind === "validation" ? issue.message : undefined;
   const expected = own ?? issue.expected ?? "something else";
   return `${path || "the value"} should be ${expected}`;

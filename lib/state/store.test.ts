@@ -260,7 +260,17 @@ describe("a table that cannot be opened", () => {
     [
       "with a row without token",
       '{"claims":{"ns/a":{"id":"sb_1","address":"","podUID":""}}}',
-      "claims.ns/a.token should be",
+      "claims.ns/a.token is missing",
+    ],
+    ...["../../v1", "a/b", "..", "", "sb_é", "sb 1", "x".repeat(129)].map((id): [string, string, string] => [
+      `with the id ${JSON.stringify(id).slice(0, 20)}`,
+      JSON.stringify({ claims: { "ns/a": { id, token: SECRET, address: "", podUID: "" } } }),
+      "claims.ns/a.id should be a claim id",
+    ]),
+    [
+      "with an id in its release queue that no request could name",
+      JSON.stringify({ claims: {}, releasing: [{ id: "a/b", token: SECRET, address: "", podUID: "" }] }),
+      "releasing[0].id should be a claim id",
     ],
     [
       "with a wrong token",
@@ -326,6 +336,11 @@ describe("a table that cannot be opened", () => {
       "with a line that is no commit",
       `${header}[{"kind":"row","key":"ns/a","value":{"id":"i","token":["${SECRET}"]}}]\n`,
       "line 2 (byte 90): [0].value.token",
+    ],
+    [
+      "with an id that no request could name",
+      `${header}[{"kind":"row","key":"ns/a","value":{"id":"../x","token":"${SECRET}"}}]\n`,
+      "line 2 (byte 90): [0].value.id should be a claim id",
     ],
     ["with an unknown change", `${header}[{"kind":"spell"}]\n`, "line 2 (byte 90): [0].kind"],
     ["of another snapshot", header.replace('"offset":0', '"offset":9'), "does not continue"],
