@@ -194,6 +194,12 @@ test.concurrent("a VM that may be another's is left alone: claimed by someone el
   });
   expect(foreign.status).toBe(200);
   const { id: foreignId } = (await foreign.json()) as { id: string };
+  // sandboxd may cut claimed_at to whole seconds, so that one of the same second could be either's.
+  const [{ claimedAtMs } = { claimedAtMs: 0 }] = world.granted("a");
+  await world.eventually(
+    "it is older than anything that is asked for now",
+    () => Date.now() > claimedAtMs + 2_000,
+  );
   // Then our own claim's answer is lost, and never was granted.
   world.sandboxd.control.fault({ match: claim, effect: "reset" });
   await world.createPod("a");
