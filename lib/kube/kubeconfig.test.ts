@@ -57,6 +57,22 @@ async function bad(content: string, options: Partial<LoadClusterOptions> = {}) {
   return result;
 }
 
+test("what is no regular file is told as that, and nothing waits for a pipe or a device", async () => {
+  const pipe = join(dir, "pipe");
+  Bun.spawnSync(["mkfifo", pipe]);
+  for (const path of [pipe, "/dev/null", "/dev/zero"]) {
+    expect(await loadCluster({ env: { KUBECONFIG: path } })).toMatchObject({
+      ok: false,
+      kind: "unreadable",
+      message: `kubeconfig ${path} is not a regular file: it is read again when it changes, so give a file`,
+    });
+  }
+  const directory = await loadCluster({ env: { KUBECONFIG: dir } });
+  expect(directory).toMatchObject({ ok: false, message: expect.stringContaining("EISDIR") });
+  const large = await loadCluster({ env: { KUBECONFIG: file("large", " ".repeat(4 * 1024 * 1024 + 1)) } });
+  expect(large).toMatchObject({ ok: false, message: expect.stringContaining("larger than 4194304 bytes") });
+});
+
 const token = secret;
 
 test("a kubeconfig with a token and data", async () => {

@@ -1,4 +1,4 @@
-import { readFileSync } from "node:fs";
+import { readFileSync, statSync } from "node:fs";
 import { dirname, isAbsolute, join } from "node:path";
 import * as v from "valibot";
 import type { Clock } from "./clock.ts";
@@ -242,8 +242,15 @@ async function merge(paths: string[], tried: string[]): Promise<Merged> {
   for (const file of paths) {
     let content: string;
     try {
-      const size = Bun.file(file).size;
-      if (size > kubeconfigBytesMax) {
+      const stats = statSync(file);
+      // A pipe could not be read a second time, and a device need not end.
+      if (!stats.isFile() && !stats.isDirectory()) {
+        throw new ClusterError(
+          "unreadable",
+          `kubeconfig ${file} is not a regular file: it is read again when it changes, so give a file`,
+        );
+      }
+      if (stats.size > kubeconfigBytesMax) {
         throw new ClusterError("malformed", `kubeconfig ${file} is larger than ${kubeconfigBytesMax} bytes`);
       }
       content = readFileSync(file, "utf8");
