@@ -22,6 +22,7 @@ import { createMemoryKeeper } from "../lib/memory.ts";
 import { createMetrics } from "../lib/metrics/metrics.ts";
 import { createNode, holderIdentity, identityParts, readNodeInfo } from "../lib/node/index.ts";
 import { createEffects } from "../lib/pods/effects.ts";
+import { toldListing } from "../lib/pods/listing.ts";
 import { styleOf } from "../lib/pods/notes.ts";
 import { createPods } from "../lib/pods/pods.ts";
 import { createQuiet } from "../lib/pods/quiet.ts";
@@ -190,7 +191,7 @@ export async function run(config: RunConfig): Promise<number> {
     commit,
     runEffect: createEffects({
       kube,
-      sandboxd: { ...sandboxd, claim, hostOf },
+      sandboxd: { ...sandboxd, claim, hostOf, list: toldListing(sandboxd.list, log) },
       reads: {
         owner: (namespace, owner) => readOwner(kube, discovery, namespace, owner),
         barePod: (namespace, name) => readBarePod(kube, namespace, name),
