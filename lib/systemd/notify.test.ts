@@ -17,8 +17,9 @@ s = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
 p = sys.argv[1]
 s.bind("\\0" + p[1:] if p.startswith("@") else p)
 s.settimeout(10)
-print("up", flush=True)
-print(s.recv(4096).decode(), flush=True)`;
+# One write each: with PYTHONUNBUFFERED print makes two, and the reader would take the second for a line.
+sys.stdout.write("up\\n"); sys.stdout.flush()
+sys.stdout.write(s.recv(4096).decode() + "\\n"); sys.stdout.flush()`;
   const child = Bun.spawn([python, "-c", code, path], { stdout: "pipe" });
   const reader = child.stdout.getReader();
   const line = async () => new TextDecoder().decode((await reader.read()).value).trim();
