@@ -442,11 +442,7 @@ const rows: Row[] = [
     },
     reason: "refused",
     because: /no warm sandbox of template rt/,
-    shows: [
-      /Refused 7 times so far, last 20 s ago/,
-      /Node vk-1 has 0 warm of 2/,
-      /Node vk-2 has 3 warm of 2/,
-    ],
+    shows: [/Refused for this reason for 20 s/, /Node vk-1 has 0 warm of 2/, /Node vk-2 has 3 warm of 2/],
     next: /vk-2 \(3 warm\) can take it/,
   },
   {

@@ -499,7 +499,8 @@ function explainRefused(
   const tried =
     failures === undefined
       ? []
-      : [`Refused ${count(failures.count, "time")} so far, last ${span(nowMs - failures.lastMs)} ago.`];
+      : // The provider sends an Event when the reason changes, not at each try.
+        [`Refused for this reason for ${span(nowMs - failures.lastMs)}.`];
   const capacity = cause === "no_warm_capacity" || cause === "max_claims" || cause === "draining";
   return {
     reason: "refused",
