@@ -192,7 +192,11 @@ async function find(options: LoadClusterOptions): Promise<{ cluster: ClusterConf
   if (merged.files.length === 0) {
     throw new ClusterError(
       "no_kubeconfig",
-      `no way to the API server was found; tried ${tried.join(", ")}. Set KUBECONFIG to a kubeconfig, or run in a Pod with a service account`,
+      `no way to the API server was found; tried ${tried.join(", ")}. ${
+        options.kubeconfig === undefined
+          ? "Set KUBECONFIG to a kubeconfig, or run in a Pod with a service account"
+          : "Correct --kubeconfig (VK_KUBECONFIG)"
+      }`,
     );
   }
   return { cluster: await fromKubeconfig(merged, options), files: merged.files };
