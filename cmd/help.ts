@@ -32,7 +32,7 @@ const exitCodes: Section = {
   items: [
     { term: "0", text: "Done." },
     { term: "1", text: "Failed: the answer is bad, or the work could not be done." },
-    { term: "2", text: "Misuse: a flag, a variable or a file named there is wrong." },
+    { term: "2", text: "Misuse: a flag, a variable or an argument is wrong." },
   ],
 };
 

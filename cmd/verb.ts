@@ -23,7 +23,7 @@ export interface VerbInput {
 export const exitDone = 0;
 /** The verb did what it was asked and the answer is bad, or it could not do it. */
 export const exitFailed = 1;
-/** The command line, the environment or a file named there is wrong: try again differently. */
+/** The command line or the environment is wrong: try again differently. */
 export const exitMisuse = 2;
 
 /** Thrown by a verb whose arguments are wrong: main prints the message and exits 2. */
