@@ -9,7 +9,8 @@ import { ControlPlane, components } from "./controlplane.ts";
 const usage = `usage: scripts/cluster VERB [--dir DIR]
   up [--bare] [--address IP] [--kcm-arg=ARG]… [--apiserver-arg=ARG]…
               start etcd, kube-apiserver, kube-scheduler and kube-controller-manager on loopback;
-              with CRDs and manifests/rbac.yaml applied unless --bare
+              with CRDs and manifests/rbac.yaml applied unless --bare. No controller of Sandboxes runs:
+              a Sandbox gets no Pod by itself; the demo and the tests make them
   down        stop them and remove all they left, after a crash too
   status      say what runs; exit 1 when not all does
   env         print KUBECONFIG (admin) and VK_KUBECONFIG (the provider's service account) for eval
