@@ -1,7 +1,7 @@
 /** The daemon: one virtual Node in front of one sandboxd. Wires the parts; decides nothing itself. */
 import { readFileSync } from "node:fs";
 import { dirname, join, resolve } from "node:path";
-import { type RunConfig, readTokenFile, type TokenFile, tokenFile } from "../lib/config/index.ts";
+import { ipVersion, type RunConfig, readTokenFile, type TokenFile, tokenFile } from "../lib/config/index.ts";
 import { denyDumps } from "../lib/dumps.ts";
 import { createInventory } from "../lib/inventory/inventory.ts";
 import {
@@ -186,6 +186,10 @@ export async function run(config: RunConfig): Promise<number> {
       releaseSupersededAfterMs: config.releaseSupersededAfterMs,
       rescheduleAfterMs: config.rescheduleAfterMs,
       orphanScanMs: config.orphanScanIntervalMs,
+      ipOf(address) {
+        const host = hostOf(address);
+        return ipVersion(host) === 0 ? "" : host;
+      },
     },
     table: store.table,
     commit,
@@ -377,6 +381,12 @@ function stopSignal(log: Log) {
   };
   process.on("SIGTERM", () => onSignal("SIGTERM"));
   process.on("SIGINT", () => onSignal("SIGINT"));
+  // Files are followed, so there is nothing to reload; without a handler each of these would end the daemon.
+  for (const name of ["SIGHUP", "SIGUSR1", "SIGUSR2", "SIGQUIT"] as const) {
+    process.on(name, () =>
+      log.info("this signal changes nothing; files are read again by themselves", { signal: name }),
+    );
+  }
   return {
     promise,
     stop(reason: string, code: number) {

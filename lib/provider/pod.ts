@@ -15,6 +15,12 @@ const CONTAINERS_MAX = 64;
 /** How much of an annotation's value a message repeats. */
 const VALUE_CHARS_MAX = 64;
 
+/** A claim id: it goes into a URL path of sandboxd's. */
+const CLAIM_ID = /^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$/;
+
+/** Longest template name that is asked for; image references are shorter. */
+const TEMPLATE_CHARS_MAX = 1_024;
+
 /** The fields of a claim that the Pod's annotations choose. */
 export interface ClaimAxes {
   template: string;
@@ -44,6 +50,11 @@ export function claimAxes(pod: PodView): { ok: true; axes: ClaimAxes } | { ok: f
   if (pod.template === "") {
     return fault(
       `annotation ${PREFIX}template is missing: set it in the Pod template to the sandboxd pool template to claim from`,
+    );
+  }
+  if (pod.template.length > TEMPLATE_CHARS_MAX) {
+    return fault(
+      `annotation ${PREFIX}template is longer than ${TEMPLATE_CHARS_MAX} characters: set it to the name of a sandboxd pool template`,
     );
   }
   if (!NETS.has(pod.net)) {
@@ -146,7 +157,9 @@ export function podView(raw: unknown): PodView | undefined {
     const container = obj(entry);
     containers.push({ name: str(container.name), image: str(container.image) });
   }
-  const claimId = str(annotations[CLAIM_ID_ANNOTATION]);
+  const claimText = str(annotations[CLAIM_ID_ANNOTATION]);
+  // Its namespace's users can write anything there; what is no id of sandboxd's was not written by us.
+  const claimId = CLAIM_ID.test(claimText) ? claimText : "";
   return {
     key: `${namespace}/${name}`,
     uid,

@@ -55,6 +55,8 @@ export interface ProviderOptions {
   retryMaxMs?: number;
   /** Retry of a template that sandboxd does not know: only a changed Pod or a new pool can help. */
   poolFaultRetryMs?: number;
+  /** The IP in an owner_addr; empty when it holds a host name or nothing. Without it a wrong podIP is not noticed. */
+  ipOf?: (address: string) => string;
 }
 
 /** What the core needs from around it. Nothing here may call back into `handle` before it returns. */
@@ -120,6 +122,9 @@ const LIST_ROUTINE_MS = 60_000;
 const CLAIMED_AT_SLACK_MS = 1_000;
 /** A status that someone keeps overwriting is pushed again at most this fast at first. */
 const REPUBLISH_CALM_MS = 60_000;
+
+/** Foreign sandboxes told of one by one in one scan; the gauge counts the others too. */
+const ORPHAN_NOTES_MAX = 200;
 
 const OLDER_TABLE = "the table is older than the Pod, whose claim-id names another sandbox";
 
@@ -258,7 +263,7 @@ interface DisplacedState extends Recheck {
  */
 export function createProvider(
   table: Table,
-  ports: ProviderPorts,
+  given: ProviderPorts,
   options: ProviderOptions,
   nowMs: number,
   monotonicMs = nowMs,
@@ -276,13 +281,21 @@ export function createProvider(
     retryMinMs = 500,
     retryMaxMs = 30_000,
     poolFaultRetryMs = 300_000,
+    ipOf = () => "",
   } = options;
+
+  /** Key of the row that holds a claim id: asked for every claim, so it must not cost a look at every row. */
+  const keyOfRow = new Map<string, string>();
+  for (const [key, row] of table.rows) keyOfRow.set(row.id, key);
+  const ports: ProviderPorts = { ...given, commit: commitRows };
 
   const slots = new Map<string, Slot>();
   const releases = new Map<string, ReleaseState>();
   const displaced = new Map<string, DisplacedState>();
   /** What the orphan scan reported, by claim id, so that each transition is said once. */
   const reported = new Map<string, "orphan" | "external">();
+  /** Slots whose claim could not be committed and was not returned yet. */
+  let tentatives = 0;
   let seq = 0;
   let generation = 0;
   /** Between `relist` and `synced`: Pods come in any order. */
@@ -409,10 +422,24 @@ export function createProvider(
     slot.leaseChecks = 0;
   }
 
+  /** Commits, and keeps the index of rows by claim id. */
+  function commitRows(changes: Change[]): boolean {
+    const before: [string, string][] = [];
+    for (const change of changes) {
+      const row = change.kind === "row" ? table.rows.get(change.key) : undefined;
+      if (row !== undefined && change.kind === "row") before.push([row.id, change.key]);
+    }
+    if (!given.commit(changes)) return false;
+    for (const [id, key] of before) if (keyOfRow.get(id) === key) keyOfRow.delete(id);
+    for (const change of changes) {
+      if (change.kind === "row" && change.value !== null) keyOfRow.set(change.value.id, change.key);
+    }
+    return true;
+  }
+
   function isHeld(id: string): boolean {
-    if (table.releasing.has(id) || table.displaced.has(id)) return true;
-    for (const row of table.rows.values()) if (row.id === id) return true;
-    for (const slot of slots.values()) if (slot.tentative?.id === id) return true;
+    if (keyOfRow.has(id) || table.releasing.has(id) || table.displaced.has(id)) return true;
+    if (tentatives > 0) for (const slot of slots.values()) if (slot.tentative?.id === id) return true;
     return false;
   }
 
@@ -654,7 +681,7 @@ export function createProvider(
   /** Whether the Pod says that it ran here and that has not been looked into yet. */
   function mayHaveRun(slot: Slot, pod: PodView): boolean {
     if (pod.phase !== "Running" && pod.claimId === "") return false;
-    return slot.neverRanUid !== pod.uid && slot.lostUid !== pod.uid && slot.settledUid !== pod.uid;
+    return slot.neverRanUid !== pod.uid && slot.lostUid !== pod.uid;
   }
 
   /** This Pod's status or annotation says that it ran here, and no row knows of it (state lost or older). */
@@ -735,7 +762,9 @@ export function createProvider(
   /** Pushes a status when the API's differs. Returns whether a push is under way or waits its turn. */
   function publish(slot: Slot, pod: PodView, status: PodStatus, claimId: string, address: string): boolean {
     const wanted = statusDigest(status, claimId === "" ? pod.claimId : claimId);
-    if (digestCovers(pod.digest, wanted) && (address === "" || pod.podIP !== "")) {
+    const ip = address === "" ? "" : ipOf(address);
+    const addressed = address === "" || (ip === "" ? pod.podIP !== "" : pod.podIP === ip);
+    if (addressed && digestCovers(pod.digest, wanted)) {
       slot.publishAttempt = 0;
       return false;
     }
@@ -756,6 +785,7 @@ export function createProvider(
       if (
         pod !== undefined &&
         row.podUID !== pod.uid &&
+        slot.settledUid !== pod.uid &&
         mayHaveRun(slot, pod) &&
         namesAnother(slot, pod, row.id)
       ) {
@@ -766,9 +796,8 @@ export function createProvider(
       if (recheckOwner(slot, pod, row)) return;
     }
     if (pod !== undefined) {
-      if (row === undefined && !isTerminal(pod) && slot.finalizedUid !== pod.uid && mayHaveRun(slot, pod)) {
-        return lookBack(slot, pod);
-      }
+      const settled = row !== undefined || slot.settledUid === pod.uid || slot.finalizedUid === pod.uid;
+      if (!settled && !isTerminal(pod) && mayHaveRun(slot, pod)) return lookBack(slot, pod);
       finalize(slot, pod);
       if (slot.finalizedUid !== pod.uid) return;
     }
@@ -1161,6 +1190,16 @@ export function createProvider(
     const { result } = event;
     if (result.ok) {
       const { grant } = result;
+      if (isHeld(grant.id)) {
+        // One VM for two Pods would end with the first of them. Whose it is is known; that it is not this Pod's, too.
+        slot.find = newFind();
+        slot.cause = {
+          kind: "bad_reply",
+          message: `sandboxd granted sandbox ${grant.id}, which another Pod holds already; the claim is not taken and will be tried again`,
+        };
+        note("refused", slot.key, "", intent.podUID, slot.cause.message, slot.cause);
+        return;
+      }
       const row: Row = {
         id: grant.id,
         token: grant.token,
@@ -1193,6 +1232,7 @@ export function createProvider(
         "the claim could not be made durable: it goes back to sandboxd",
       );
       slot.tentative = grant;
+      tentatives++;
       slot.retryAtMs = 0;
       slot.cause = {
         kind: "state_unwritable",
@@ -1223,6 +1263,7 @@ export function createProvider(
       return;
     }
     slot.tentative = undefined;
+    tentatives--;
     note(
       "settled",
       slot.key,
@@ -1379,7 +1420,7 @@ export function createProvider(
               ...pod,
               claimId,
               phase: typeof effect.status.phase === "string" ? effect.status.phase : pod.phase,
-              podIP: effect.address === "" ? pod.podIP : pod.podIP || effect.address,
+              podIP: effect.address === "" ? pod.podIP : ipOf(effect.address) || pod.podIP || effect.address,
               digest: mergeDigest(pod.digest, statusDigest(effect.status, claimId)),
             };
           }
@@ -1607,11 +1648,13 @@ export function createProvider(
       if (slot.recover !== undefined) ours.add(slot.recover.id);
     }
     for (const id of reported.keys()) if (!byId.has(id) || ours.has(id)) reported.delete(id);
+    let told = 0;
     for (const [id, listed] of byId) {
       if (ours.has(id) || (listed.claimRef !== "" && table.intents.has(listed.claimRef))) continue;
       const kind = listed.claimRef === "" ? "orphan" : "external";
       if (reported.get(id) === kind) continue;
       reported.set(id, kind);
+      if (++told > ORPHAN_NOTES_MAX) continue;
       note(
         kind,
         listed.claimRef,
