@@ -213,6 +213,16 @@ export function createWorld(options: WorldOptions = {}) {
     return ms;
   }
 
+  /** Lets time pass until an effect of the kind is under way; returns how long that was. */
+  function until(kind: Effect["kind"]): number {
+    const fromMs = nowMs;
+    for (let ticks = 0; pending(kind).length === 0; ticks++) {
+      if (ticks === TICKS_MAX) throw new Error(`no ${kind} comes`);
+      passToDue();
+    }
+    return nowMs - fromMs;
+  }
+
   const isOf =
     <K extends Effect["kind"]>(kind: K) =>
     (effect: Effect): effect is Effect & { kind: K } =>
@@ -391,6 +401,7 @@ export function createWorld(options: WorldOptions = {}) {
     settle,
     pass,
     passToDue,
+    until,
     pending,
     ever,
     take,
