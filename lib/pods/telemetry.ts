@@ -1,6 +1,7 @@
 import { type Metrics, SERIES_MAX } from "../metrics/metrics.ts";
 import type { Provider } from "../provider/provider.ts";
 import type { Note } from "../provider/types.ts";
+import { groundOf } from "../provider/verdict.ts";
 
 /** Buckets in seconds: our own time on the handover path is a fraction of a millisecond. */
 const FAST_SECONDS = [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1];
@@ -192,12 +193,12 @@ export function createTelemetry(metrics: Metrics, sources: TelemetrySources, now
   });
 
   return {
-    onNote({ kind, cause }) {
+    onNote({ kind, cause, reason }) {
       decisions.inc([kind]);
       if (kind === "claimed" || kind === "adopted" || kind === "recovered") claims.inc([kind, ""]);
       else if (kind === "refused") claims.inc(["refused", cause ?? ""]);
-      else if (kind === "preserved") verdicts.inc(["preserve"]);
-      else if (kind === "release_decided") verdicts.inc(["release"]);
+      else if (kind === "preserved") verdicts.inc(["preserve", groundOf(reason)]);
+      else if (kind === "release_decided") verdicts.inc(["release", groundOf(reason)]);
     },
     onHandover: (ms) => handover.observe(ms / 1000),
     onCommit(ms, ok) {

@@ -35,3 +35,29 @@ export function verdict(authority: string, subject: string, state: OwnerState): 
       return preserve(`${subject} lives${state.suspended ? ", suspended" : ""}`, state.suspended);
   }
 }
+
+/** The grounds of a verdict, as metrics name them. */
+const GROUNDS: readonly (readonly [string, RegExp])[] = [
+  // These two end in somebody else's words, so they are looked for first.
+  ["superseded", /^superseded: /],
+  ["unreadable", / could not be read: /],
+  ["gone", / is gone$/],
+  ["being_deleted", / is being deleted$/],
+  ["made_anew", / was made anew /],
+  ["expired", / has expired$/],
+  ["bare_pod_deleted", /^the bare Pod was deleted$/],
+  ["suspended", / lives, suspended$/],
+  ["alive", / lives$/],
+  ["not_named", /^404 that does not name /],
+  ["no_authority", /names no authority/],
+];
+
+/**
+ * The ground of a verdict's reason: a word from a fixed set, for metrics, where a sentence with names in it would
+ * make a series for each Pod.
+ *
+ * @param reason as `verdict` gives it, or as the core notes it for `preserved` and `release_decided`
+ */
+export function groundOf(reason: string): string {
+  return GROUNDS.find(([, sentence]) => sentence.test(reason))?.[0] ?? "other";
+}
