@@ -329,6 +329,12 @@ export const actions: Record<ActionName, Action> = {
     beginRelist(world, process, from + world.random.below(length - from));
     return true;
   },
+  /** A list that lacks Pods, or all of them, and ends as if it were complete. */
+  relistIncomplete(world) {
+    if (world.process === undefined) return false;
+    beginRelist(world, world.process, world.cluster.log.length, world.random.chance(0.5) ? 1 : 0.3);
+    return true;
+  },
 
   // ---- calls that fail
   loseAnswer(world) {

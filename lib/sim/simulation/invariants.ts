@@ -31,6 +31,12 @@ export function createChecks(world: World): Checks {
     return false;
   }
 
+  /** Whether the Pod, as the process knows it, has the UID of an owner under a false name. */
+  function isForged(podUID: string): boolean {
+    const owner = world.process?.told.get(podUID)?.owner;
+    return owner !== undefined && cluster.lives.get(owner.uid)?.name !== owner.name;
+  }
+
   function onRow(key: string, row: Row, changes: Change[]): void {
     const vm = sandboxd.vms.get(row.id);
     if (vm === undefined) throw new Violation(`row of ${key}: ${row.id} was never granted`);
@@ -48,7 +54,7 @@ export function createChecks(world: World): Checks {
       throw new Violation(`${row.podUID} adopts ${vm.id}, which sandboxd has not vouched for`);
     }
     const theirs = vm.authority === NOBODY || vm.forged;
-    if (generation.forged && !theirs)
+    if (isForged(row.podUID) && !theirs)
       throw new Violation(`${row.podUID}, whose owner is forged, adopts ${vm.id}`);
     if (!generation.authorities.includes(vm.authority)) {
       throw new Violation(`${row.podUID} adopts ${vm.id}, which ${vm.authority} decides about`);
@@ -119,6 +125,8 @@ export function createChecks(world: World): Checks {
         if (told.template !== effect.template || told.net !== effect.net || told.size !== effect.size) {
           throw new Violation(`a claim for ${intent.podUID} of another kind than it asks for`);
         }
+        if (!world.process?.watchBroken && world.process?.evicted.has(intent.podUID))
+          throw new Violation(`a claim for ${intent.podUID}, which we evicted`);
         if (generation?.ran) throw new Violation(`${intent.podUID} ran already and gets another VM`);
         for (const vm of sandboxd.alive) {
           if (!vm.ours || durable.releasing.has(vm.id)) continue;
@@ -127,7 +135,7 @@ export function createChecks(world: World): Checks {
             throw new Violation(`a second claim for ${intent.podUID}, which has ${vm.id}`);
           const aside = durable.displaced.get(vm.id)?.row;
           if (aside?.authority !== intent.authority || vm.claimRef !== effect.key) continue;
-          if (!generation?.forged && !cluster.generations.get(aside.podUID)?.forged) {
+          if (!isForged(intent.podUID) && !vm.forged) {
             throw new Violation(`a claim for ${intent.podUID}, whose authority has ${vm.id} set aside`);
           }
         }
@@ -191,6 +199,17 @@ export function createChecks(world: World): Checks {
     }
   }
 
+  /** What is said about a listing must stand in the listing that is being handled. */
+  function checkEvidence(note: Note): void {
+    if (note.kind !== "stale" && note.kind !== "orphan" && note.kind !== "external") return;
+    const event = world.process?.handling;
+    const rows = event?.type === "listed" && event.result.ok ? event.result.rows : undefined;
+    const listed = rows?.some((row) => row.id === note.id);
+    if (rows === undefined || listed === (note.kind === "stale")) {
+      throw new Violation(`${note.id} is said to be ${note.kind}, and no listing says so`);
+    }
+  }
+
   function onPublish(effect: Effect & { kind: "publish" }): void {
     const { phase, reason } = effect.status;
     if (hasEndedForUs(effect.uid)) throw new Violation(`${String(phase)} of ${effect.uid}, which has ended`);
@@ -240,6 +259,8 @@ export function createChecks(world: World): Checks {
         if (change.kind !== "row" || change.value === null) continue;
         const vm = sandboxd.vms.get(change.value.id);
         if (vm === undefined) continue;
+        const { owner, authority } = change.value;
+        if (!vm.ours) vm.forged = owner !== undefined && cluster.lives.get(authority)?.name !== owner.name;
         vm.ours = true;
         vm.podUID = change.value.podUID;
         vm.authority = change.value.authority;
@@ -249,6 +270,7 @@ export function createChecks(world: World): Checks {
     run: onRun,
     note(note: Note) {
       if (note.reason.includes("secret_")) throw new Violation(`a token in a note: ${note.reason}`);
+      checkEvidence(note);
       world.trace?.(`    note ${note.kind} ${note.key} ${note.id}: ${note.reason}`);
     },
     step() {

@@ -60,6 +60,7 @@ const BASE = {
   replayOldEvent: 0.5,
   relist: 0.5,
   relistStale: 0.3,
+  relistIncomplete: 0.3,
   // Calls that fail.
   loseAnswer: 3,
   loseCall: 2,

@@ -149,7 +149,9 @@ function settle(world: World): void {
   if (world.process === undefined) startProcess(world);
   const { process } = world;
   if (process === undefined) throw new Violation("the process does not start");
-  if (process.watchBroken && process.relisting === undefined) beginRelist(world, process, cluster.log.length);
+  const { relisting } = process;
+  if (relisting === undefined ? process.watchBroken : !relisting.complete)
+    beginRelist(world, process, cluster.log.length);
 
   const { orphanScanMs = 0, recheckMaxMs = 0, claimSettleMs } = plan.options;
   const routineMs = orphanScanMs > 0 ? orphanScanMs : 60_000;

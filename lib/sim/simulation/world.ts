@@ -30,12 +30,16 @@ export interface Process {
   cursor: number;
   /** Position that the last complete list stood for. */
   listedTo: number;
-  relisting?: { pods: RawPod[]; at: number; end: number };
+  relisting?: { pods: RawPod[]; at: number; end: number; complete: boolean };
   /** Events were dropped or came out of order since the last complete list. */
   watchBroken: boolean;
   /** Claim ids that sandboxd has told this process of. */
   vouched: Set<string>;
   lastAnswer?: Event;
+  /** The event that is being handled. */
+  handling?: Event;
+  /** Pods that it has evicted. */
+  evicted: Set<string>;
   /** Answers that came too late: their calls were given up before. */
   tooLate: Event[];
   /** Rows of the last search by claim_ref, by key. */
@@ -178,6 +182,7 @@ export function startProcess(world: World): boolean {
     told: new Map(),
     pushed: new Map(),
     tooLate: [],
+    evicted: new Set(),
     newest: 0,
     provider: undefined as unknown as Provider,
   };
@@ -234,6 +239,7 @@ export function deliver(world: World, event: Event): void {
   const { process } = world;
   if (process === undefined) return;
   learn(process, event);
+  process.handling = event;
   world.onEvent?.(event);
   world.events++;
   try {
@@ -307,8 +313,12 @@ export function endProcess(world: World, how: "kill" | "stop" | "power"): void {
 
 // ---- the watch --------------------------------------------------------------------------------------
 
-/** Begins a list of the Pods as they were after `end` events of the log. */
-export function beginRelist(world: World, process: Process, end: number): void {
+/**
+ * Begins a list of the Pods as they were after `end` events of the log.
+ *
+ * @param lacks chance for each Pod to be missing from it, though the list ends as if it were complete
+ */
+export function beginRelist(world: World, process: Process, end: number, lacks = 0): void {
   const { log, pods } = world.cluster;
   let listed: RawPod[];
   if (end === log.length) {
@@ -321,7 +331,8 @@ export function beginRelist(world: World, process: Process, end: number): void {
     }
     listed = [...at.values()];
   }
-  process.relisting = { pods: listed, at: -1, end };
+  if (lacks > 0) listed = listed.filter(() => !world.random.chance(lacks));
+  process.relisting = { pods: listed, at: -1, end, complete: lacks === 0 };
 }
 
 /** Delivers the next thing the watch has. Returns whether there was one. */
@@ -338,7 +349,7 @@ export function deliverWatch(world: World): boolean {
       else {
         process.relisting = undefined;
         process.cursor = process.listedTo = relisting.end;
-        process.watchBroken = false;
+        process.watchBroken = !relisting.complete;
         deliver(world, { type: "synced" });
       }
     }
@@ -502,6 +513,9 @@ export function answer(world: World, call: InFlight, event: Event): void {
   if (call.answer !== undefined && call.answer !== event) process.tooLate.push(call.answer);
   process.inFlight.splice(process.inFlight.indexOf(call), 1);
   process.lastAnswer = event;
+  if (event.type === "called" && call.effect.kind === "evict" && event.result.ok) {
+    process.evicted.add(call.effect.uid);
+  }
   if (event.type === "called" && call.effect.kind === "publish" && event.result.ok) {
     const { uid, status } = call.effect;
     const version = Number(event.result.resourceVersion);
