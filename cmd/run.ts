@@ -267,6 +267,7 @@ export async function run(config: RunConfig): Promise<number> {
         info = answer.info;
         node.setCapacity(info.draining ? "draining" : info.atCapacity ? "exhausted" : "available");
       } else info = undefined;
+      tellDenied(answer.ok ? 200 : answer.status, log);
       return health;
     },
     notReadyAfterMs: config.node.notReadyAfterMs,
@@ -395,6 +396,23 @@ function stopSignal(log: Log) {
       settle({ reason, code });
     },
   };
+}
+
+let toldDenied = false;
+
+/** A token that sandboxd refuses is told once, before the first Pod has to; and once when it is taken again. */
+function tellDenied(status: number | undefined, log: Log): void {
+  const denied = status === 401 || status === 403;
+  // Any other failure says nothing about the token.
+  if (denied === toldDenied || (!denied && status !== 200)) return;
+  toldDenied = denied;
+  if (!denied) return log.info("sandboxd takes the token");
+  log.warn(
+    "sandboxd refuses the token: every claim will fail; put its root api_token into --sandboxd-token-file",
+    {
+      status,
+    },
+  );
 }
 
 /** CPU time this host has spent on anything but idling, from /proc/stat (proc(5): user to steal, in ticks of 10 ms). */

@@ -1,18 +1,22 @@
 /** What lies in a release archive beside the binary. */
-import { existsSync } from "node:fs";
-import { join } from "node:path";
+import { existsSync, readdirSync } from "node:fs";
+import { join, relative } from "node:path";
 import type { Entry } from "./archive.ts";
 
 /** Files of the checkout that every archive has, by their path inside. */
 const copied: Record<string, string> = {
   LICENSE: "LICENSE",
   "README.md": "README.md",
-  "docs/installation.md": "docs/installation.md",
-  "manifests/rbac.yaml": "manifests/rbac.yaml",
+  "CONTRIBUTING.md": "CONTRIBUTING.md",
+  "SECURITY.md": "SECURITY.md",
   "systemd/vk-sandbox.service": "manifests/vk-sandbox.service",
   "systemd/vk-sandbox.sysusers.conf": "manifests/vk-sandbox.sysusers.conf",
   "systemd/vk-sandbox.env.example": "manifests/vk-sandbox.env.example",
 };
+
+/** Folders that every archive has whole: what the pages link to is there. */
+const folders = ["docs", "manifests"];
+const isPage = (name: string) => /\.(md|yaml|json|svg|png|service|example|conf)$|^Dockerfile$/.test(name);
 
 /**
  * The files that are the same in every archive: units, licence, man page, completions.
@@ -44,6 +48,13 @@ export async function commonEntries(
     const file = join(root, source);
     if (!existsSync(file)) throw new Error(`${source} is missing, and every archive has it`);
     entries.push({ path, content: { file } });
+  }
+  for (const folder of folders) {
+    for (const found of readdirSync(join(root, folder), { recursive: true, withFileTypes: true })) {
+      if (!found.isFile() || !isPage(found.name)) continue;
+      const file = join(found.parentPath, found.name);
+      entries.push({ path: relative(root, file), content: { file } });
+    }
   }
   return entries;
 }
