@@ -18,7 +18,17 @@ const kinds = [
 ];
 const group = `owners-${Math.random().toString(36).slice(2, 8)}.example`;
 const vanishing = `vanishing-${Math.random().toString(36).slice(2, 8)}.example`;
+const vanishingKind = { kind: "Sandbox", plural: "sandboxes" };
 const role = `vk-sandbox-test-${group.slice(0, group.indexOf("."))}`;
+
+const definitionVersions = [
+  {
+    name: "v1",
+    served: true,
+    storage: true,
+    schema: { openAPIV3Schema: { type: "object", "x-kubernetes-preserve-unknown-fields": true } },
+  },
+];
 
 function definition(
   ofGroup: string,
@@ -32,14 +42,7 @@ function definition(
       group: ofGroup,
       names: { kind, plural, singular: kind.toLowerCase() },
       scope: cluster ? "Cluster" : "Namespaced",
-      versions: [
-        {
-          name: "v1",
-          served: true,
-          storage: true,
-          schema: { openAPIV3Schema: { type: "object", "x-kubernetes-preserve-unknown-fields": true } },
-        },
-      ],
+      versions: definitionVersions,
     },
   };
 }
@@ -72,7 +75,7 @@ beforeAll(async () => {
     subjects: [{ kind: "ServiceAccount", name: "vk-sandbox", namespace: "vk-sandbox" }],
   });
   for (const kind of kinds) await define(definition(group, kind));
-  await define(definition(vanishing, { kind: "Sandbox", plural: "sandboxes" }));
+  await define(definition(vanishing, vanishingKind));
 }, 120_000);
 
 afterAll(async () => {
@@ -160,20 +163,30 @@ test.concurrent("an owner whose kind is not served any more keeps its VM: nobody
   });
   await world.createPod("a", { owner });
   await world.running("a");
-  await world.api.delete(`${crds}/sandboxes.${vanishing}`);
-  await world.eventually(
-    "the group is not served any more",
-    () => world.api.find(`/apis/${vanishing}/v1`),
-    (list) => list === undefined,
-  );
+  const served = async (isServed: boolean) => {
+    // Deleting the definition would delete the owner, too, and rightly release its VM.
+    const versions = definitionVersions.map((version) => ({ ...version, served: isServed }));
+    await world.api.patch(`${crds}/sandboxes.${vanishing}`, { spec: { versions } });
+    await world.eventually(
+      `the group is ${isServed ? "" : "not "}served`,
+      () => world.api.find(`/apis/${vanishing}/v1`),
+      (list) => (list !== undefined) === isServed,
+    );
+  };
+  await served(false);
   await world.api.delete(world.podPath("a"));
   await world.gone(world.podPath("a"));
-  await world.eventually("it was asked about twice, and kept", () => {
-    const asked = world.requests().filter((r) => r.requestURI.includes(`/apis/${vanishing}/`));
-    return asked.length >= 3;
-  });
+  const answers = () =>
+    world.requests().filter((r) => r.requestURI.includes(`/apis/${vanishing}/v1/namespaces/`));
+  await world.eventually("it was asked about twice", () => answers().length >= 2);
+  expect(answers().map((r) => r.responseStatus?.code)).toEqual(answers().map(() => 404));
   expect(world.fates("a")).toEqual(["lives"]);
-}, 120_000);
+
+  await served(true);
+  expect(await world.api.find(`${collection}/a`)).toBeDefined();
+  await world.api.delete(`${collection}/a`);
+  await world.released(idOf(world, "a"));
+}, 180_000);
 
 test.concurrent("a suspended Sandbox hibernates its VM; the Pod it resumes with wakes that VM and runs in it", async () => {
   await using world = await World.create();
