@@ -213,6 +213,19 @@ export function createWorld(options: WorldOptions = {}) {
     return ms;
   }
 
+  /** Lets time pass while sandboxd answers every listing with these. */
+  function passListing(ms: number, ...listed: Listed[]): void {
+    const untilMs = nowMs + ms;
+    for (;;) {
+      while (pending("list").length > 0) answerList(...listed);
+      const due = provider.nextDueMs();
+      if (due > untilMs) break;
+      nowMs = Math.max(nowMs, due);
+      settle();
+    }
+    nowMs = untilMs;
+  }
+
   /** Lets time pass until an effect of the kind is under way; returns how long that was. */
   function until(kind: Effect["kind"]): number {
     const fromMs = nowMs;
@@ -402,6 +415,7 @@ export function createWorld(options: WorldOptions = {}) {
     pass,
     passToDue,
     until,
+    passListing,
     pending,
     ever,
     take,
