@@ -258,6 +258,19 @@ describe("a Pod that another controller takes over", () => {
     }
   });
 
+  test("and that a list lacks by the time of the answer is not judged by that controller's end", () => {
+    const world = runningWorld({}, { owner: null });
+    world.edit((raw) => {
+      raw.metadata.ownerReferences = [{ ...SANDBOX, controller: true }];
+    });
+    world.list();
+    world.answerAsk(GONE);
+    expect(world.ever("release")).toEqual([]);
+    const [ask] = world.pending("ask");
+    expect(ask?.id).toBe("sb-1");
+    expect(ask?.owner).toBeUndefined();
+  });
+
   test("and that cannot be asked about yet is asked about again", () => {
     const world = runningWorld({}, { owner: null });
     world.edit((raw) => {

@@ -156,6 +156,7 @@ export function createWorld(options: WorldOptions = {}) {
   let outstanding: Effect[] = [];
   let failing = 0;
   let nowMs = startMs;
+  let skewMs = 0;
   let version = 100;
   let granted = 0;
   let provider = begin();
@@ -178,18 +179,18 @@ export function createWorld(options: WorldOptions = {}) {
       note: (note) => void notes.push(note),
       random: () => 0.5,
     };
-    return createProvider(table, ports, { nodeName: NODE, ...rest }, nowMs);
+    return createProvider(table, ports, { nodeName: NODE, ...rest }, nowMs + skewMs, nowMs);
   }
 
   function send(event: Event): void {
-    provider.handle(event, nowMs);
+    provider.handle(event, nowMs + skewMs, nowMs);
     settle();
   }
 
   function settle(): void {
     for (let ticks = 0; provider.nextDueMs() <= nowMs; ticks++) {
       if (ticks === TICKS_MAX) throw new Error("the core spins");
-      provider.handle({ type: "tick" }, nowMs);
+      provider.handle({ type: "tick" }, nowMs + skewMs, nowMs);
     }
   }
 
@@ -454,7 +455,12 @@ export function createWorld(options: WorldOptions = {}) {
     failCommits(times = 1) {
       failing = times;
     },
+    /** The monotonic clock, which the wall clock agrees with until it is stepped. */
     now: () => nowMs,
+    /** Somebody steps the wall clock. */
+    stepClock(ms: number) {
+      skewMs += ms;
+    },
     counts: () => provider.counts(),
     claims: () => [...provider.claims()],
     pods: () => [...provider.pods()],

@@ -211,6 +211,18 @@ describe("a failed push", () => {
     expect(world.ever("publish")).toHaveLength(2);
   });
 
+  test("whose answer comes when the next push is under way counts for itself only", () => {
+    const world = runningWorld();
+    const [first] = world.ever("publish");
+    if (first === undefined) throw new Error("no push");
+    world.edit(setReadyFalse);
+    world.send({ type: "called", effect: first, result: { ok: true, resourceVersion: "900" } });
+    world.edit(() => {});
+    expect(world.ever("publish")).toHaveLength(2);
+    world.pushed();
+    expect(world.ever("publish")).toHaveLength(2);
+  });
+
   test("does not hold up the Pod's deletion", () => {
     const world = claimed();
     world.grant();

@@ -68,6 +68,17 @@ describe("a row read from disk", () => {
     expect(world.row().deadlineMs).toBe(START_MS + 7_200_000);
   });
 
+  test("that is waited for while a listing is under way is no reason to look at the clock without end", () => {
+    const other = "agents/agent-2";
+    const world = createWorld({ rows: { [KEY]: rowOf(), [other]: rowOf({ id: "sb-2" }) } });
+    world.list({});
+    world.create({ key: other });
+    world.pass(5_000);
+    expect(world.ever("list")).toHaveLength(1);
+    world.answerList(listedOf(), listedOf({ id: "sb-2" }, { claimRef: other }));
+    expect(world.counts()).toMatchObject({ held: 2, quarantined: 0 });
+  });
+
   test("of a Pod that says all that is so causes no push", () => {
     const world = runningWorld();
     const raw = structuredClone(world.object(KEY));
