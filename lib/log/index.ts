@@ -166,9 +166,8 @@ function scalar(value: unknown): string | number | boolean | null {
 function json(value: object): string {
   try {
     return (
-      JSON.stringify(value, (key, inner: unknown) =>
-        key !== "" && isSecretName(key) ? redacted : inner,
-      ) ?? ""
+      JSON.stringify(value, (key, inner: unknown) => (key !== "" && isSecretName(key) ? redacted : inner)) ??
+      ""
     );
   } catch {
     // A cycle or a BigInt: a log line is no reason to fail.
