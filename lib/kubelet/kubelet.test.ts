@@ -1,12 +1,12 @@
 import { afterEach, beforeAll, beforeEach, describe, expect, test } from "bun:test";
-import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { mkdtempSync, readdirSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { type FakeClock, fakeClock } from "../kube/fake-clock.ts";
 import type { KubeReply } from "../kube/index.ts";
 import { issue, type Pem, type Signer } from "./certificate.ts";
 import { createKubelet, type KubeletApi, type KubeletOptions, reloadMs } from "./index.ts";
-import { connectionsMax, headTimeoutMs, idleTimeoutMs } from "./server.ts";
+import { connectionsMax, headTimeoutMs, idleTimeoutMs, lingerTimeoutMs } from "./server.ts";
 
 const dayMs = 86_400_000;
 const now = Date.now();
@@ -362,6 +362,40 @@ describe("limits", () => {
     // With nobody there is no timer left.
     clock.advance(1000);
     expect(clock.timers).toBe(0);
+  });
+
+  test("a caller that does not close what we have ended is counted, and let go", async () => {
+    await serve();
+    // Half-open: the end of our side is seen, and not answered by the end of his.
+    const received: string[] = [];
+    const { connect: tls } = await import("node:tls");
+    const callers = await Promise.all(
+      Array.from(
+        { length: 3 },
+        () =>
+          new Promise<ReturnType<typeof tls>>((resolve) => {
+            const socket = tls(
+              { host: "127.0.0.1", port, rejectUnauthorized: false, allowHalfOpen: true },
+              () => socket.write("GET /healthz HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"),
+            );
+            socket.on("error", () => {});
+            socket.on("data", (data: Buffer) => {
+              received.push(data.toString());
+              resolve(socket);
+            });
+          }),
+      ),
+    );
+    expect(received.join("")).toContain("200 OK");
+    expect(kubelet?.connections).toBe(3);
+    const descriptors = () => readdirSync("/proc/self/fd").length;
+    const before = descriptors();
+    clock.advance(lingerTimeoutMs + 1000);
+    expect(kubelet?.connections).toBe(0);
+    for (let turn = 0; turn < 100 && descriptors() > before - 3; turn++)
+      await new Promise<void>((resolve) => setImmediate(resolve));
+    expect(descriptors()).toBeLessThanOrEqual(before - 3);
+    for (const socket of callers) socket.destroy();
   });
 
   test("a kept connection that is not used is let go", async () => {

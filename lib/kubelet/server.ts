@@ -12,6 +12,8 @@ export const headTimeoutMs = 5000;
 export const idleTimeoutMs = 60_000;
 /** To take a response. */
 export const writeTimeoutMs = 30_000;
+/** To close a connection that we have ended. One who never does would otherwise hold it, uncounted, for ever. */
+export const lingerTimeoutMs = 5000;
 const sweepMs = 1000;
 
 export interface TlsFiles extends Pem {
@@ -86,8 +88,9 @@ export function server({ clock, answer }: ServerOptions): Server {
     }
     data.output = undefined;
     if (data.last) {
-      open.delete(socket);
-      socket.end();
+      data.deadlineMs = clock.now() + lingerTimeoutMs;
+      // Our side only. After end() nothing closes the descriptor but the caller's own end, terminate() neither.
+      socket.shutdown();
       return;
     }
     data.deadlineMs = clock.now() + idleTimeoutMs;
