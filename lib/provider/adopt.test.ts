@@ -59,6 +59,31 @@ describe("a replacement Pod", () => {
   });
 });
 
+describe("a commit that fails is not tried again at every event:", () => {
+  for (const [what, owner] of [
+    ["adoption", SANDBOX],
+    ["displacement", OTHER_SANDBOX],
+  ] as const) {
+    test(what, () => {
+      const world = preservedWorld();
+      world.failCommits(10);
+      world.create({ uid: "pod-2", owner });
+      world.edit(() => {});
+      world.edit(() => {});
+      expect(world.commitsToFail()).toBe(9);
+    });
+  }
+});
+
+test("a VM set aside at one key is not taken to another key of the same owner", () => {
+  const world = preservedWorld();
+  world.create({ uid: "pod-2", owner: OTHER_SANDBOX });
+  expect(world.table.displaced.has("sb-1")).toBe(true);
+  world.create({ key: "agents/agent-2", uid: "pod-3" });
+  expect(world.pending("claim").map((claim) => claim.key)).toEqual([KEY, "agents/agent-2"]);
+  expect(world.table.displaced.has("sb-1")).toBe(true);
+});
+
 describe("a same-name Pod of another owner", () => {
   test("never adopts: it claims fresh, and the old claim is set aside in the same commit", () => {
     const world = preservedWorld();
@@ -205,6 +230,20 @@ describe("a displaced claim that a listing lacks", () => {
     world.failRead(false);
     expect(world.table.displaced.has("sb-1")).toBe(true);
     expect(world.told("dropped")).toEqual([]);
+  });
+});
+
+describe("the VM that follows a displaced one at the key", () => {
+  test("is awake, whatever the old one was", () => {
+    const world = runningWorld({}, {}, { deadlineMs: 0 });
+    world.remove();
+    world.answerAsk(alive({ suspended: true }));
+    world.finalized();
+    world.call("hibernate").ok();
+    world.create({ uid: "pod-2", owner: OTHER_SANDBOX });
+    world.grant({ id: "sb-2" });
+    expect(world.ever("wake")).toEqual([]);
+    expect(world.pending("publish")).toMatchObject([{ claimId: "sb-2" }]);
   });
 });
 

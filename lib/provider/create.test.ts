@@ -238,6 +238,17 @@ describe("a refused claim", () => {
   });
 });
 
+test("a Pod that is gone at the push of its cause is not claimed for before the watch has spoken", () => {
+  const world = idle({ orphanScanMs: 0 });
+  world.create();
+  world.refuse("unreachable");
+  world.call("publish").gone();
+  world.pass(600_000);
+  expect(world.ever("claim")).toHaveLength(1);
+  world.edit(() => {});
+  expect(world.underWay()).toEqual(["publish"]);
+});
+
 describe("a fault in the annotations", () => {
   test("waits for the Pod to change", () => {
     const world = idle({ orphanScanMs: 0 });

@@ -238,6 +238,24 @@ describe("the owner re-check", () => {
   });
 });
 
+describe("a terminal Pod over another generation's claim", () => {
+  test("does not hide it from its owner's end", () => {
+    const world = preservedWorld();
+    world.create({ uid: "pod-2", status: { phase: "Failed" } });
+    world.until("ask");
+    world.answerAsk(GONE, { kind: "not_found" });
+    expect(world.pending("release")).toMatchObject([{ id: "sb-1" }]);
+  });
+
+  test("does not keep it awake when its owner is suspended", () => {
+    const world = preservedWorld();
+    world.create({ uid: "pod-2", status: { phase: "Failed" } });
+    world.until("ask");
+    world.answerAsk(alive({ suspended: true }));
+    expect(world.pending("hibernate")).toMatchObject([{ id: "sb-1" }]);
+  });
+});
+
 describe("a bare Pod", () => {
   test("that is deleted releases its VM, and nobody is asked", () => {
     const world = runningWorld({}, { owner: null });

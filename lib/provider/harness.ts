@@ -455,6 +455,8 @@ export function createWorld(options: WorldOptions = {}) {
     failCommits(times = 1) {
       failing = times;
     },
+    /** How many commits are still to fail. */
+    commitsToFail: () => failing,
     /** The monotonic clock, which the wall clock agrees with until it is stepped. */
     now: () => nowMs,
     /** Somebody steps the wall clock. */

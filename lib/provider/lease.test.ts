@@ -127,6 +127,16 @@ describe("past its deadline a claim", () => {
     expect(world.pending("claim")).toHaveLength(1);
   });
 
+  test("is followed by the replacement's own VM, which is Running", () => {
+    const world = ended();
+    world.answerList();
+    world.create({ uid: "pod-2" });
+    world.failRead(true);
+    world.grant({ id: "sb-2" });
+    expect(world.pushed()).toMatchObject({ phase: "Running", claimId: "sb-2" });
+    expect(world.row().id).toBe("sb-2");
+  });
+
   test("whose end could not be pushed keeps its row until it is", () => {
     const world = ended();
     world.answerList();
@@ -340,6 +350,34 @@ describe("renewal", () => {
   });
 });
 
+describe("renewal of the key's next VM", () => {
+  test("is asked for though sandboxd refused the old one's", () => {
+    const world = runningWorld({ renewLeases: true });
+    world.passListing(HOUR_MS / 2, listedOf());
+    world.call("renew").refused();
+    world.remove();
+    world.answerAsk(GONE);
+    world.call("release").ok();
+    world.finalized();
+    world.create({ uid: "pod-2" });
+    world.grant({ id: "sb-2" });
+    world.pushed();
+    world.passListing(HOUR_MS / 2, listedOf({ id: "sb-2", deadlineMs: world.row().deadlineMs }));
+    expect(world.pending("renew")).toMatchObject([{ id: "sb-2" }]);
+  });
+
+  test("after a restart comes at half of what is left", () => {
+    const world = createWorld({ renewLeases: true, rows: { [KEY]: rowOf() } });
+    world.list({});
+    world.answerList(listedOf());
+    world.pushed();
+    world.passListing(HOUR_MS / 2 - 1, listedOf());
+    expect(world.ever("renew")).toEqual([]);
+    world.passListing(1, listedOf());
+    expect(world.pending("renew")).toHaveLength(1);
+  });
+});
+
 describe("a preserved claim past its deadline", () => {
   test("that is still listed goes on being its owner's", () => {
     const world = createWorld({ rows: { [KEY]: rowOf({ deadlineMs: START_MS + 1_000 }) } });
@@ -349,6 +387,19 @@ describe("a preserved claim past its deadline", () => {
     world.until("list");
     world.answerList(listedOf({ deadlineMs: 0 }));
     expect(world.row().deadlineMs).toBe(0);
+  });
+
+  test("is adopted by its owner's next Pod only once sandboxd has said that it lives", () => {
+    const world = createWorld({ rows: { [KEY]: rowOf({ deadlineMs: START_MS + 1_000 }) } });
+    world.list();
+    world.answerList(listedOf({ deadlineMs: START_MS + 1_000 }));
+    world.answerAsk(alive(), { kind: "not_found" });
+    world.pass(2_000);
+    world.create({ uid: "pod-2" });
+    expect(world.row().podUID).toBe("pod-1");
+    world.until("list");
+    world.answerList(listedOf({ deadlineMs: START_MS + HOUR_MS }));
+    expect(world.row().podUID).toBe("pod-2");
   });
 
   test("is released when its owner's end is found before the VM's", () => {

@@ -42,6 +42,17 @@ describe("a row read from disk", () => {
     expect(world.pending("release")).toMatchObject([{ id: "sb-1", token: "secret-1" }]);
   });
 
+  test("that was released unseen leaves no quarantine to the key's next VM", () => {
+    const world = restarted();
+    world.list({ ...RUNNING, deleting: true });
+    world.answerAsk(GONE);
+    world.call("release").ok();
+    world.finalized();
+    world.create({ uid: "pod-2" });
+    world.grant({ id: "sb-2" });
+    expect(world.pending("publish")).toMatchObject([{ claimId: "sb-2" }]);
+  });
+
   test("is set aside only once it is vouched for when another owner's Pod has the key", () => {
     const world = restarted();
     world.list({ uid: "pod-2", owner: OTHER_SANDBOX });

@@ -122,6 +122,15 @@ describe("a resumed Sandbox's Pod", () => {
     expect(world.ever("claim")).toHaveLength(1);
   });
 
+  test("does not ask for it at every event while it cannot be woken", () => {
+    const world = asleep();
+    world.create({ uid: "pod-2" });
+    world.call("wake").failed();
+    world.pushed();
+    world.edit(() => {});
+    expect(world.ever("wake")).toHaveLength(1);
+  });
+
   test("with restartPolicy Never is not Failed for a VM that is kept and sleeps", () => {
     const world = asleep();
     world.create({ uid: "pod-2", restartPolicy: "Never" });
