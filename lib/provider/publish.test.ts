@@ -216,7 +216,7 @@ describe("a failed push", () => {
     const [first] = world.ever("publish");
     if (first === undefined) throw new Error("no push");
     world.edit(setReadyFalse);
-    world.send({ type: "called", effect: first, result: { ok: true, resourceVersion: "900" } });
+    world.send({ type: "called", effect: first, result: { ok: true, resourceVersion: "1" } });
     world.edit(() => {});
     expect(world.ever("publish")).toHaveLength(2);
     world.pushed();
