@@ -233,6 +233,28 @@ describe("a displaced claim that a listing lacks", () => {
   });
 });
 
+describe("a bare Pod's displaced claim", () => {
+  test("is asked about by the Pod's name, and released when another Pod lives there", () => {
+    const world = runningWorld({}, { owner: null });
+    world.create({ uid: "pod-2", owner: null });
+    const [ask] = world.pending("ask");
+    expect(ask).toMatchObject({ key: KEY, id: "sb-1" });
+    expect(ask?.owner).toBeUndefined();
+    world.answerAsk(alive({ uid: "pod-2" }));
+    expect(world.pending("release")).toMatchObject([{ id: "sb-1" }]);
+  });
+
+  test("is kept while its Pod lives or cannot be read", () => {
+    for (const answer of [alive({ uid: "pod-1" }), { kind: "failed" as const, why: "503" }]) {
+      const world = runningWorld({}, { owner: null });
+      world.create({ uid: "pod-2", owner: null });
+      world.answerAsk(answer);
+      expect(world.ever("release")).toEqual([]);
+      expect(world.table.displaced.has("sb-1")).toBe(true);
+    }
+  });
+});
+
 describe("the VM that follows a displaced one at the key", () => {
   test("is awake, whatever the old one was", () => {
     const world = runningWorld({}, {}, { deadlineMs: 0 });

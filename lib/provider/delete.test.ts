@@ -228,6 +228,20 @@ describe("the owner re-check", () => {
     expect(world.counts()).toMatchObject({ held: 0, preserved: 0, releasing: 0 });
   });
 
+  test("goes on while the Pod object cannot be deleted", () => {
+    const world = runningWorld();
+    world.remove();
+    world.answerAsk(alive());
+    const fromMs = world.now();
+    while (world.pending("ask").length === 0) {
+      if (world.pending("finalize").length > 0) world.call("finalize").failed("403 Forbidden");
+      else world.passToDue();
+    }
+    expect(world.now() - fromMs).toBe(10_000);
+    world.answerAsk(GONE);
+    expect(world.pending("release")).toMatchObject([{ id: "sb-1" }]);
+  });
+
   test("answered after a replacement Pod came decides nothing any more", () => {
     const world = preservedWorld();
     world.until("ask");

@@ -250,6 +250,16 @@ describe("with the state file lost", () => {
     expect(world.pending("publish")[0]?.status.reason).toBe("SandboxLost");
   });
 
+  test("a Pod that is being deleted and names another's VM goes without it", () => {
+    const world = createWorld();
+    world.list({ ...RAN, deleting: true });
+    world.until("list");
+    world.answerList(listedOf({}, { claimRef: "agents/victim" }));
+    expect(world.underWay()).toEqual(["finalize"]);
+    expect(world.ever("read")).toEqual([]);
+    expect(world.ever("release")).toEqual([]);
+  });
+
   test("a Pod that never ran and names another's VM claims fresh", () => {
     const world = createWorld();
     world.list({ annotations: { "claim-id": "sb-victim" } });
