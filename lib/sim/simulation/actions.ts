@@ -138,10 +138,12 @@ export const actions: Record<ActionName, Action> = {
   },
   createOwnedPod(world) {
     const owner = anyOwner(world, (life) => !hasEnded(life) && !life.suspended);
-    return owner !== undefined && createPod(world, owner.name, owner, false);
+    const elsewhere = world.random.chance(world.plan.elsewhereChance);
+    return owner !== undefined && createPod(world, owner.name, owner, elsewhere);
   },
   createBarePod: (world) => createPod(world, anyName(world), undefined, false),
   createPodElsewhere(world) {
+    if (world.random.chance(0.4)) return createPod(world, anyName(world), undefined, true);
     const owner = anyOwner(world, (life) => !hasEnded(life) && !life.suspended);
     return owner !== undefined && createPod(world, owner.name, owner, true);
   },

@@ -1,22 +1,31 @@
-import type { Event } from "../../provider/types.ts";
+import type { Event, Note } from "../../provider/types.ts";
 import type { World } from "./world.ts";
 
 /** Counts which events met which states of a Pod key. */
 export interface Coverage {
   hit(world: World, event: Event): void;
+  said(note: Note): void;
   readonly pairs: ReadonlyMap<string, number>;
   readonly events: ReadonlySet<string>;
   readonly states: ReadonlySet<string>;
+  /** Decisions by kind, as the core told them. */
+  readonly decisions: ReadonlyMap<string, number>;
 }
 
 export function createCoverage(): Coverage {
   const pairs = new Map<string, number>();
   const events = new Set<string>();
   const states = new Set<string>();
+  const decisions = new Map<string, number>();
   return {
     pairs,
     events,
     states,
+    decisions,
+    said(note) {
+      const what = note.reason.startsWith("superseded:") ? `${note.kind} (superseded)` : note.kind;
+      decisions.set(what, (decisions.get(what) ?? 0) + 1);
+    },
     hit(world, event) {
       const label = labelOf(event);
       const key = keyOf(event);

@@ -234,7 +234,7 @@ export function createChecks(world: World): Checks {
     }
     if (cluster.generations.get(effect.uid)?.tampered) return;
     for (const vm of sandboxd.alive) {
-      if (!vm.ours || vm.podUID !== effect.uid) continue;
+      if (!vm.ours || vm.podUID !== effect.uid || world.disk.durable().releasing.has(vm.id)) continue;
       if (vm.unfindable === "" || vm.unfindable === RECOVERABLE) {
         throw new Violation(`${String(reason)} of ${effect.uid}, whose ${vm.id} lives`);
       }
@@ -260,7 +260,8 @@ export function createChecks(world: World): Checks {
         const vm = sandboxd.vms.get(change.value.id);
         if (vm === undefined) continue;
         const { owner, authority } = change.value;
-        if (!vm.ours) vm.forged = owner !== undefined && cluster.lives.get(authority)?.name !== owner.name;
+        if (!vm.ours || vm.authority === "")
+          vm.forged = owner !== undefined && cluster.lives.get(authority)?.name !== owner.name;
         vm.ours = true;
         vm.podUID = change.value.podUID;
         vm.authority = change.value.authority;
@@ -271,6 +272,7 @@ export function createChecks(world: World): Checks {
     note(note: Note) {
       if (note.reason.includes("secret_")) throw new Violation(`a token in a note: ${note.reason}`);
       checkEvidence(note);
+      world.onNote?.(note);
       world.trace?.(`    note ${note.kind} ${note.key} ${note.id}: ${note.reason}`);
     },
     step() {

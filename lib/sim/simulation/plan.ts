@@ -17,6 +17,8 @@ export interface Plan {
   coarseTimes: boolean;
   /** Owners that are being deleted at the end stay so: a finalizer holds them. */
   stuckOwners: boolean;
+  /** Chance that the scheduler puts a Pod on another node. */
+  elsewhereChance: number;
   /** Weight of each action; 0 = it never happens under this seed. */
   weights: Record<ActionName, number>;
 }
@@ -36,7 +38,7 @@ const BASE = {
   createOwnedPod: 6,
   createBarePod: 2,
   createPodElsewhere: 1,
-  runElsewhere: 1,
+  runElsewhere: 3,
   deletePod: 3,
   removePod: 1,
   deleteOwner: 1.5,
@@ -149,6 +151,7 @@ export function planOf(seed: number, realStore?: boolean): Plan {
     oldTable: random.chance(0.1),
     coarseTimes: random.chance(0.5),
     stuckOwners: random.chance(0.3),
+    elsewhereChance: [0, 0, 0.1, 0.5][random.below(4)] ?? 0,
     weights,
   };
 }

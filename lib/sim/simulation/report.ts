@@ -78,6 +78,8 @@ export function coverageLines(coverage: Coverage): string[] {
   lines.push(
     `${coverage.pairs.size} pairs of ${coverage.events.size} events × ${coverage.states.size} states met (${all} combinations, most of them impossible); ${rare} met fewer than 10 times`,
   );
+  const decisions = [...coverage.decisions].sort((a, b) => b[1] - a[1]);
+  lines.push(`decisions: ${decisions.map(([what, count]) => `${what} ${count}`).join(", ")}`);
   const perEvent = new Map<string, { states: number; count: number }>();
   for (const [pair, count] of coverage.pairs) {
     const event = pair.split(" × ")[0] ?? "";

@@ -98,6 +98,7 @@ function run(plan: Plan, options: RunOptions, steps: Step[], body: (world: World
     const world = createWorld(plan, createChecks);
     world.trace = options.trace;
     const { coverage, trace } = options;
+    if (coverage !== undefined) world.onNote = coverage.said;
     if (coverage !== undefined || trace !== undefined) {
       world.onEvent = (event) => {
         coverage?.hit(world, event);
@@ -140,6 +141,11 @@ function settle(world: World): void {
   unhang(world);
   Object.assign(sandboxd.state, { warm: true, draining: false, broken: false });
   for (const late of sandboxd.late) finishLate(world, late, true);
+  for (const pod of [...cluster.pods.values()]) {
+    const elsewhere =
+      pod.spec.nodeName !== plan.options.nodeName && pod.metadata.deletionTimestamp === undefined;
+    if (elsewhere) cluster.setStatus(pod, { phase: "Running" });
+  }
   // Leases that end while all comes to rest would never let it.
   for (const vm of sandboxd.alive) vm.deadlineMs = 0;
   sandboxd.state.endless = true;

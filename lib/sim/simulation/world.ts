@@ -85,6 +85,7 @@ export interface World {
   memoryLost: boolean;
   events: number;
   onEvent?: (event: Event) => void;
+  onNote?: (note: Note) => void;
   trace?: (line: string) => void;
 }
 
