@@ -167,6 +167,10 @@ describe("a displaced claim", () => {
       waits.push(world.until("ask"));
     }
     expect(waits).toEqual([10_000, 20_000, 40_000]);
+    expect(world.told("preserved").map((note) => note.reason)).toEqual([
+      "Sandbox agent-1 lives",
+      "Sandbox agent-1 could not be read: 503",
+    ]);
     expect(world.ever("release")).toEqual([]);
   });
 

@@ -137,6 +137,17 @@ describe("a claim whose reply was lost", () => {
     expect(world.ever("claim")).toHaveLength(1);
   });
 
+  test("once it is found is not denied by a listing that was asked for before", () => {
+    const world = searching({ orphanScanMs: 60_000 });
+    world.answerFind(ours());
+    world.until("list");
+    world.answerRead(ours());
+    world.pushed();
+    world.answerList();
+    expect(world.told("stale")).toEqual([]);
+    expect(world.pending("read")).toEqual([]);
+  });
+
   test("is not decided about while sandboxd may still be making the VM", () => {
     const world = claiming({ claimSettleMs: 10_000 });
     world.lose();
@@ -389,6 +400,7 @@ describe("a claim that cannot be made durable", () => {
     expect(world.ever("claim")).toHaveLength(1);
     world.call("release").ok();
     expect(world.told("settled")).toMatchObject([{ id: "sb-1" }]);
+    expect(world.ever("claim")).toHaveLength(1);
     world.until("publish");
     world.pushed();
     world.until("claim");

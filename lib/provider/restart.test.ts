@@ -120,6 +120,18 @@ describe("a failed listing is not an empty one:", () => {
     expect(world.claims()).toMatchObject([{ state: "held" }]);
   });
 
+  test("nor does the answer to an older listing count for the one under way", () => {
+    const world = restarted();
+    world.list(RAN);
+    const older = world.take("list");
+    world.send({ type: "listed", effect: older, result: { ok: false, why: "no answer" } });
+    world.until("list");
+    world.send({ type: "listed", effect: older, result: { ok: true, rows: [] } });
+    expect(world.ever("read")).toEqual([]);
+    world.answerList(listedOf());
+    expect(world.claims()).toMatchObject([{ state: "held" }]);
+  });
+
   test("nor does an absence that the read does not confirm", () => {
     const world = restarted();
     world.list(RAN);
