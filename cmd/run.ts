@@ -141,7 +141,27 @@ export async function run(config: RunConfig): Promise<number> {
     : undefined;
 
   const quiet = createQuiet();
+  /** Notes of this turn. They are told after it: first the claim, or the status, is on its way. */
+  let notes: Note[] = [];
   function onNote(note: Note): void {
+    if (notes.length === 0) setImmediate(tellNotes);
+    notes.push(note);
+  }
+
+  function tellNotes(): void {
+    const told = notes;
+    notes = [];
+    for (const note of told) {
+      try {
+        tell(note);
+      } catch (error) {
+        telemetry.onFault();
+        log.error("a fault in vk-sandbox itself, please report it", { event: note.kind, error });
+      }
+    }
+  }
+
+  function tell(note: Note): void {
     telemetry.onNote(note);
     const { level, message, audit, event } = styleOf(note);
     const { kind, key, id, podUID, reason, cause } = note;
@@ -351,6 +371,7 @@ export async function run(config: RunConfig): Promise<number> {
   inventory?.stop();
   kubelet.stop();
   const left = await pods.drain(DRAIN_MS);
+  tellNotes();
   if (left > 0)
     log.warn("stopped with calls in flight; their intents are on disk and are settled at the next start", {
       left,
