@@ -79,6 +79,8 @@ export interface WorldOptions {
   noController?: boolean;
   /** Path of the daemon's kubeconfig, given the world's name, which is the Node's too. Default: the service account's. */
   identity?: (name: string) => string;
+  /** The daemon's environment beside the usual. */
+  env?: Record<string, string>;
   /** Of the stand-in, beside its token and its pool. */
   sandboxd?: Omit<SandboxdOptions, "token" | "random">;
 }
@@ -160,6 +162,7 @@ export class World implements AsyncDisposable {
       kubeconfig: this.options.identity?.(this.name) ?? controlPlane().kubeconfig("vk-sandbox"),
       sandboxdUrl: this.sandboxd.url,
       tokenFile: join(this.dir, "token"),
+      env: this.options.env,
       dir: join(this.dir, "daemon"),
       binary: this.options.binary,
       ...changes,
