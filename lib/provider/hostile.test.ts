@@ -1,6 +1,6 @@
 /** What comes from outside and is wrong: sandboxd's answers, and annotations that a namespace's users write. */
 import { expect, test } from "bun:test";
-import { createWorld, KEY, listedOf, type WorldOptions } from "./harness.ts";
+import { createWorld, KEY, listedOf, runningWorld, setReadyFalse, type WorldOptions } from "./harness.ts";
 
 function idle(options: WorldOptions = {}) {
   const world = createWorld(options);
@@ -84,4 +84,19 @@ test("a listing of thousands of foreign sandboxes is counted in full and told of
   world.answerList(...foreign);
   expect(world.told("orphan").length).toBe(200);
   expect(world.counts().orphans).toBe(3000);
+});
+
+test("someone who keeps overwriting a status is answered at once at first, and then ever more slowly", () => {
+  const world = runningWorld({ orphanScanMs: 0 });
+  const waits: number[] = [];
+  for (let round = 0; round < 12; round++) {
+    world.edit(setReadyFalse);
+    waits.push(world.until("publish"));
+    world.pushed();
+  }
+  expect(waits.slice(0, 3)).toEqual([0, 0, 0]);
+  expect(waits.at(-1)).toBeGreaterThanOrEqual(10_000);
+  world.pass(3_600_000);
+  world.edit(setReadyFalse);
+  expect(world.until("publish")).toBe(0);
 });

@@ -122,6 +122,8 @@ const LIST_ROUTINE_MS = 60_000;
 const CLAIMED_AT_SLACK_MS = 1_000;
 /** A status that someone keeps overwriting is pushed again at most this fast at first. */
 const REPUBLISH_CALM_MS = 60_000;
+/** Pushes of one Pod within that time that do not wait: Pending, Running, and some corrections. */
+const PUSHES_AT_ONCE = 5;
 
 /** Foreign sandboxes told of one by one in one scan; the gauge counts the others too. */
 const ORPHAN_NOTES_MAX = 200;
@@ -764,10 +766,7 @@ export function createProvider(
     const wanted = statusDigest(status, claimId === "" ? pod.claimId : claimId);
     const ip = address === "" ? "" : ipOf(address);
     const addressed = address === "" || (ip === "" ? pod.podIP !== "" : pod.podIP === ip);
-    if (addressed && digestCovers(pod.digest, wanted)) {
-      slot.publishAttempt = 0;
-      return false;
-    }
+    if (addressed && digestCovers(pod.digest, wanted)) return false;
     if (slot.publishHeld) return true;
     if (slot.publishAtMs > mono) {
       waitUntil(slot, slot.publishAtMs);
@@ -1426,8 +1425,9 @@ export function createProvider(
           }
           // Someone who keeps overwriting it is answered ever more slowly.
           if (mono - slot.publishedAtMs > REPUBLISH_CALM_MS) slot.publishAttempt = 0;
-          slot.publishAtMs = slot.publishAttempt === 0 ? 0 : mono + backoff(slot.publishAttempt);
           slot.publishAttempt++;
+          const overdone = slot.publishAttempt - PUSHES_AT_ONCE;
+          slot.publishAtMs = overdone < 0 ? 0 : mono + backoff(overdone);
           slot.publishedAtMs = mono;
           return;
         }

