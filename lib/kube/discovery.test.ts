@@ -75,6 +75,19 @@ test("a group that is not served is absent, and looked for again half a minute l
   expect(await discovery.lookup("example.io/v1", "Ox")).toMatchObject({ kind: "served" });
 });
 
+test("a clock set back by a day does not make an answer hold for a day", async () => {
+  server = testServer(() => new Response("404 page not found", { status: 404 }));
+  const clock = fakeClock(200_000_000);
+  let stepMs = 0;
+  const discovery = createDiscovery(server.client, {
+    clock: { now: () => clock.now() + stepMs, after: clock.after },
+  });
+  await discovery.lookup("example.io/v1", "Ox");
+  stepMs = -86_400_000;
+  server.answer = () => Response.json(odd);
+  expect(await discovery.lookup("example.io/v1", "Ox")).toMatchObject({ kind: "served" });
+});
+
 test("a kind that its group does not have is absent", async () => {
   const { discovery } = setup(() => Response.json(odd));
   const found = await discovery.lookup("example.io/v1", "Cow");

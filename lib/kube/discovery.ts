@@ -54,8 +54,10 @@ type Answer =
 
 interface Entry {
   answer: Promise<Answer>;
+  /** When it was asked, and then when it was answered. */
+  fromMs: number;
   /** Infinity while it is being asked. */
-  untilMs: number;
+  holdMs: number;
 }
 
 /** Asks the API's own discovery (GET /api/v1, /apis/GROUP/VERSION) for resource names. */
@@ -65,7 +67,9 @@ export function createDiscovery(client: KubeClient, options: DiscoveryOptions = 
 
   function ask(apiVersion: string): Promise<Answer> {
     const known = entries.get(apiVersion);
-    if (known !== undefined && clock.now() < known.untilMs) return known.answer;
+    // A clock set back by a day must not make an answer hold for a day: an age below nought is none.
+    const ageMs = known === undefined ? 0 : clock.now() - known.fromMs;
+    if (known !== undefined && ageMs >= 0 && ageMs < known.holdMs) return known.answer;
     entries.delete(apiVersion);
     if (entries.size >= groupVersionsMax) {
       for (const oldest of entries.keys()) {
@@ -73,11 +77,15 @@ export function createDiscovery(client: KubeClient, options: DiscoveryOptions = 
         break;
       }
     }
-    const entry: Entry = { answer: fetchList(client, apiVersion), untilMs: Number.POSITIVE_INFINITY };
+    const entry: Entry = {
+      answer: fetchList(client, apiVersion),
+      fromMs: clock.now(),
+      holdMs: Number.POSITIVE_INFINITY,
+    };
     entries.set(apiVersion, entry);
     void entry.answer.then((answer) => {
-      const holdMs = answer.kind === "list" ? ttlMs : answer.kind === "absent" ? absentTtlMs : unknownTtlMs;
-      entry.untilMs = clock.now() + holdMs;
+      entry.fromMs = clock.now();
+      entry.holdMs = answer.kind === "list" ? ttlMs : answer.kind === "absent" ? absentTtlMs : unknownTtlMs;
     });
     return entry.answer;
   }
