@@ -1,0 +1,3 @@
+module vk-sandbox/e2e/reference
+
+go 1.22
