@@ -72,13 +72,24 @@ export class Churn {
       for (const slot of waiting) await this.make(slot);
     };
     await Promise.all(Array.from({ length: workers }, fill));
+    this.go();
+  }
+
+  /** Stops the workers after their present deed; `go` starts them again. What they began goes on. */
+  async pause(): Promise<void> {
+    this.stopping = true;
+    await this.running;
+  }
+
+  go(): void {
+    this.stopping = false;
+    const { workers } = this.options;
     this.running = Promise.all(Array.from({ length: workers }, () => this.work()));
   }
 
   /** No more deeds; what is suspended is resumed, so that everybody who lives wants a running VM. */
   async calm(): Promise<void> {
-    this.stopping = true;
-    await this.running;
+    await this.pause();
     for (const slot of this.slots) if (slot.suspended) await this.suspend(slot, false);
   }
 

@@ -10,13 +10,16 @@ import { readFileSync } from "node:fs";
 import type { Fault } from "../../lib/sim/faults.ts";
 import { createRandom, type Random } from "../../lib/sim/simulation/random.ts";
 import { Churn } from "./churn.ts";
-import { World } from "./world.ts";
+import { controlPlane, World } from "./world.ts";
 
 const rounds = Number(process.env.VK_E2E_CRASH_ROUNDS ?? (process.env.VK_E2E_LONG ? 50 : 6));
 const seed = Number(process.env.VK_E2E_SEED ?? Math.floor(Math.random() * 2 ** 31));
 /** Longest life of a process, in ms: it is up and has caught up by then, on a busy machine too. */
 const lifeMsMax = 4_000;
 const settleTimeoutMs = 180_000;
+
+/** How long the API server hangs. kube-controller-manager gives a silent node 50 s. */
+const hangMs = 60_000;
 
 /** What sandboxd does to the process in its last moments. Each leaves something half done when the kill comes. */
 const troubles: (Omit<Fault, "match"> & { match: string })[] = [
@@ -108,4 +111,64 @@ test(
     );
   },
   rounds * 15_000 + 3 * settleTimeoutMs,
+);
+
+test(
+  `the API server hangs for ${hangMs / 1000} s in the middle of the churn: the daemon stays up, touches no VM, and catches up (seed ${seed})`,
+  async () => {
+    const random = createRandom(seed + 1);
+    await using world = await World.create({ warm: 1_000_000, sandboxd: { vmHost: "10.88.0.1" } });
+    const { daemon, sandboxd } = world;
+    const churn = new Churn(world, { sandboxes: 160, barePods: 40, workers: 2, pauseMs: 10, random });
+    await churn.start();
+    await world.eventually(
+      "most of them have run",
+      () => sandboxd.control.history().length,
+      (granted) => granted > 150,
+    );
+    await churn.pause();
+    const pid = daemon.pid;
+    controlPlane().signal("kube-apiserver", "SIGSTOP");
+    let releasedMeanwhile = 0;
+    try {
+      // What was decided before may still be carried out; after that nothing can be learned, and so nothing decided.
+      const untilMs = Date.now() + hangMs;
+      const settledMs = Date.now() + 15_000;
+      const ended = () => sandboxd.control.history().filter((vm) => vm.endedBy !== undefined);
+      await world.eventually("the time is over", () => Date.now() > untilMs, Boolean, {
+        timeoutMs: 2 * hangMs,
+      });
+      releasedMeanwhile = ended().filter((vm) => (vm.endedAtMs ?? 0) > settledMs).length;
+    } finally {
+      controlPlane().signal("kube-apiserver", "SIGCONT");
+    }
+    const backMs = Date.now();
+    expect(releasedMeanwhile).toBe(0);
+    expect(daemon.pid).toBe(pid);
+    expect(daemon.running).toBe(true);
+    await controlPlane().ready();
+    await world.nodeReady();
+    const readyMs = Date.now();
+    churn.go();
+    const before = sandboxd.control.history().length;
+    await world.eventually(
+      "Pods are served as before",
+      () => sandboxd.control.history().length > before + 10,
+    );
+    await churn.calm();
+    await world.eventually(
+      "everybody who lives runs in a VM, and nothing else is left",
+      () => churn.unsettled(),
+      (wrong) => wrong.length === 0,
+      { timeoutMs: settleTimeoutMs },
+    );
+    expect(churn.wrongs()).toEqual([]);
+    expect(daemon.pid).toBe(pid);
+    console.log(
+      `API server hung for ${hangMs / 1000} s: Node Ready ${((readyMs - backMs) / 1000).toFixed(1)} s after its return; ${sandboxd.control.history().length} VMs granted, ${world.living().length} alive for ${churn.living} owners`,
+    );
+    world.forgetRequests();
+    await churn.end();
+  },
+  hangMs + 3 * settleTimeoutMs,
 );
