@@ -125,6 +125,13 @@ test("a yes is remembered for a minute, for that token and that subresource only
   expect(asked.length).toBe(7);
 });
 
+test("a yes is forgotten, not kept for a day, when the clock is set back by a day", async () => {
+  await decide("Bearer t");
+  clock.advance(-86_400_000);
+  answer = () => reply({ kind: "TokenReview", status: { authenticated: false } });
+  expect(await decide("Bearer t")).toMatchObject({ ok: false, status: 401 });
+});
+
 test("the same question at once is asked once", async () => {
   await Promise.all(Array.from({ length: 50 }, () => decide("Bearer t")));
   expect(asked.length).toBe(2);

@@ -68,12 +68,14 @@ const accessReviewSchema = v.object({
 
 /** Answers that are good for a while, oldest out first. */
 function cache<T>(clock: Clock) {
-  const entries = new Map<string, { value: T; untilMs: number }>();
+  const entries = new Map<string, { value: T; atMs: number; forMs: number }>();
   return {
     get(key: string): T | undefined {
       const entry = entries.get(key);
       if (entry === undefined) return undefined;
-      if (entry.untilMs > clock.now()) return entry.value;
+      const ageMs = clock.now() - entry.atMs;
+      // A clock that was set back by a day must not make a revoked token good for a day.
+      if (ageMs >= 0 && ageMs < entry.forMs) return entry.value;
       entries.delete(key);
       return undefined;
     },
@@ -84,7 +86,7 @@ function cache<T>(clock: Clock) {
           entries.delete(oldest);
           break;
         }
-      entries.set(key, { value, untilMs: clock.now() + forMs });
+      entries.set(key, { value, atMs: clock.now(), forMs });
     },
   };
 }
