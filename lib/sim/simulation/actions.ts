@@ -326,7 +326,7 @@ export const actions: Record<ActionName, Action> = {
     const { process } = world;
     if (process === undefined) return false;
     const { length } = world.cluster.log;
-    const from = process.relisting?.end ?? process.cursor;
+    const from = Math.max(process.relisting?.end ?? process.cursor, process.heardTo);
     if (from >= length) return false;
     beginRelist(world, process, from + world.random.below(length - from));
     return true;

@@ -106,8 +106,11 @@ export function createChecks(world: World): Checks {
   }
 
   function hasEndedForUs(uid: string): boolean {
-    const phase = world.process && phaseTold(world.process, uid);
-    return phase === "Failed" || phase === "Succeeded";
+    const { process } = world;
+    if (process === undefined) return false;
+    const isEnd = (phase: string | undefined) => phase === "Failed" || phase === "Succeeded";
+    // With a list that lacked the Pod, the process forgot what it had pushed to it.
+    return isEnd(phaseTold(process, uid)) && (!process.lacking || isEnd(process.told.get(uid)?.phase));
   }
 
   function onRun(effect: Effect): void {
@@ -125,9 +128,10 @@ export function createChecks(world: World): Checks {
         if (told.template !== effect.template || told.net !== effect.net || told.size !== effect.size) {
           throw new Violation(`a claim for ${intent.podUID} of another kind than it asks for`);
         }
-        if (!world.process?.watchBroken && world.process?.evicted.has(intent.podUID))
+        if (!world.process?.lacking && world.process?.evicted.has(intent.podUID))
           throw new Violation(`a claim for ${intent.podUID}, which we evicted`);
-        if (generation?.ran) throw new Violation(`${intent.podUID} ran already and gets another VM`);
+        if (generation?.ran && !world.process?.lacking)
+          throw new Violation(`${intent.podUID} ran already and gets another VM`);
         for (const vm of sandboxd.alive) {
           if (!vm.ours || durable.releasing.has(vm.id)) continue;
           if (vm.unfindable !== "" && vm.unfindable !== RECOVERABLE) continue;

@@ -30,9 +30,13 @@ export interface Process {
   cursor: number;
   /** Position that the last complete list stood for. */
   listedTo: number;
+  /** Position that no list may lag behind: the process has heard of it, be it as the answer to a push. */
+  heardTo: number;
   relisting?: { pods: RawPod[]; at: number; end: number; complete: boolean };
   /** Events were dropped or came out of order since the last complete list. */
   watchBroken: boolean;
+  /** The last list lacked Pods: the process has forgotten what it knew of them. */
+  lacking: boolean;
   /** Claim ids that sandboxd has told this process of. */
   vouched: Set<string>;
   lastAnswer?: Event;
@@ -177,7 +181,9 @@ export function startProcess(world: World): boolean {
     inFlight,
     cursor: 0,
     listedTo: 0,
+    heardTo: 0,
     watchBroken: false,
+    lacking: false,
     vouched: new Set(),
     lastFound: new Map(),
     told: new Map(),
@@ -350,7 +356,7 @@ export function deliverWatch(world: World): boolean {
       else {
         process.relisting = undefined;
         process.cursor = process.listedTo = relisting.end;
-        process.watchBroken = !relisting.complete;
+        process.watchBroken = process.lacking = !relisting.complete;
         deliver(world, { type: "synced" });
       }
     }
@@ -473,7 +479,8 @@ export function granted(world: World, id: string, intent: Intent): void {
   if (vm === undefined) return;
   const { owner } = intent;
   vm.forged = owner !== undefined && world.cluster.lives.get(owner.uid)?.name !== owner.name;
-  if (vm.claimedAtMs < intent.atMs - 1_000) vm.unfindable = "the clock was set back between intent and claim";
+  const told = world.plan.coarseTimes ? Math.floor(vm.claimedAtMs / 1000) * 1000 : vm.claimedAtMs;
+  if (told < intent.atMs - 1_000) vm.unfindable = "the clock was set back between intent and claim";
 }
 
 /** The answer of a call that failed on the way. */
@@ -520,6 +527,7 @@ export function answer(world: World, call: InFlight, event: Event): void {
   if (event.type === "called" && call.effect.kind === "publish" && event.result.ok) {
     const { uid, status } = call.effect;
     const version = Number(event.result.resourceVersion);
+    process.heardTo = world.cluster.log.length;
     process.pushed.set(uid, { version, phase: String(status.phase) });
   }
   deliver(world, event);
