@@ -86,6 +86,7 @@ export function createModelSandboxd(settings: SandboxdSettings) {
       unfindable: "",
       ...vm,
     };
+    if (settings.coarseTimes) made.claimedAtMs = Math.floor(made.claimedAtMs / 1000) * 1000;
     vms.set(made.id, made);
     alive.add(made);
     return made;
@@ -133,8 +134,7 @@ export function createModelSandboxd(settings: SandboxdSettings) {
 
   function listedOf(vm: Vm): Listed {
     const { id, template, net, size, deadlineMs, hibernated, claimRef } = vm;
-    const claimedAtMs = settings.coarseTimes ? Math.floor(vm.claimedAtMs / 1000) * 1000 : vm.claimedAtMs;
-    return { id, template, net, size, deadlineMs, claimedAtMs, hibernated, claimRef };
+    return { id, template, net, size, deadlineMs, claimedAtMs: vm.claimedAtMs, hibernated, claimRef };
   }
 
   function list(claimRef?: string): Listed[] {

@@ -479,8 +479,9 @@ export function granted(world: World, id: string, intent: Intent): void {
   if (vm === undefined) return;
   const { owner } = intent;
   vm.forged = owner !== undefined && world.cluster.lives.get(owner.uid)?.name !== owner.name;
-  const told = world.plan.coarseTimes ? Math.floor(vm.claimedAtMs / 1000) * 1000 : vm.claimedAtMs;
-  if (told < intent.atMs - 1_000) vm.unfindable = "the clock was set back between intent and claim";
+  if (vm.claimedAtMs < intent.atMs - 1_000) {
+    vm.unfindable = "the clock was set back between intent and claim";
+  }
 }
 
 /** The answer of a call that failed on the way. */
