@@ -282,6 +282,32 @@ export class ControlPlane {
   async applyManifests(): Promise<void> {
     for (const file of customResourceDefinitions()) await this.api.applyFile(file);
     await this.api.applyFile(join(root, "manifests", "rbac.yaml"));
+    await this.authorized();
+  }
+
+  /** Waits until the authorizer knows the provider's rights: its caches trail what was just written. */
+  private async authorized(): Promise<void> {
+    const rights = [
+      { verb: "create", resource: "nodes" },
+      { verb: "patch", resource: "leases", group: "coordination.k8s.io", namespace: "kube-node-lease" },
+      { verb: "patch", resource: "pods", subresource: "status", namespace: "default" },
+      { verb: "get", resource: "sandboxes", group: "agents.x-k8s.io", namespace: "default" },
+      { verb: "patch", resource: "nodeinventories", group: "sandbox.cocoonstack.io" },
+    ];
+    for (const resourceAttributes of rights) {
+      const body = {
+        apiVersion: "authorization.k8s.io/v1",
+        kind: "SubjectAccessReview",
+        spec: { user: "system:serviceaccount:vk-sandbox:vk-sandbox", resourceAttributes },
+      };
+      const allowed = async () => {
+        const path = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
+        const review = await this.api.create<{ status: { allowed: boolean } }>(path, body);
+        return review.status.allowed;
+      };
+      const what = `the provider may not ${resourceAttributes.verb} ${resourceAttributes.resource}`;
+      await until(allowed, upTimeoutMs, what);
+    }
   }
 
   /** Starts one component; its log goes on where it was. */
