@@ -28,8 +28,9 @@ test.concurrent(`the disk runs full under ${burst} claims: none runs that is not
   const before = { kept: await world.running("kept"), bare: await world.running("bare") };
   await world.running("doomed");
 
-  // Every intent is on disk, and every claim under way, when the last page goes.
-  const id = control.fault({ match: "POST /v1/claim", effect: "delay", delayMs: 2_000, count: 0 });
+  // Every intent is on disk, and every claim under way, when the last page goes: the delay is long beside what it
+  // takes to make the Pods on a busy machine, and short beside the 30 s that a claim may take.
+  const id = control.fault({ match: "POST /v1/claim", effect: "delay", delayMs: 12_000, count: 0 });
   const names = Array.from({ length: burst }, (_, i) => `p${i}`);
   await Promise.all(names.map((name) => world.createPod(name)));
   await world.eventually("all claims are under way", () => (control.faults()[0]?.hits ?? 0) >= burst);
