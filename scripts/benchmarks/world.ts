@@ -9,6 +9,7 @@ import {
   openSync,
   readFileSync,
   readSync,
+  renameSync,
   rmSync,
   statSync,
   writeFileSync,
@@ -35,8 +36,9 @@ export interface AuditLine {
   verb: string;
   requestURI: string;
   userAgent?: string;
-  objectRef?: { resource?: string; subresource?: string; name?: string };
+  objectRef?: { resource?: string; subresource?: string; namespace?: string; name?: string };
   requestReceivedTimestamp: string;
+  stageTimestamp: string;
   stage: string;
   responseStatus?: { code?: number };
 }
@@ -106,7 +108,7 @@ export interface SubjectOptions {
   /** Another binary. */
   binary?: string;
   /** The stand-in of another subject, instead of one of its own. */
-  sandboxd?: { url: string };
+  sandboxd?: { url: string; tokenFile: string };
 }
 
 let made = 0;
@@ -177,6 +179,20 @@ export class Subject {
     return this.sandboxdUrl;
   }
 
+  get tokenFile(): string {
+    return this.options.sandboxd?.tokenFile ?? join(this.dir, "token");
+  }
+
+  signalSandboxd(signal: NodeJS.Signals): void {
+    this.standIn?.kill(signal);
+  }
+
+  /** Puts the same token into the token file once more, by renaming a new file over it. */
+  rewriteToken(): void {
+    writeFileSync(`${this.tokenFile}.new`, readFileSync(this.tokenFile), { mode: 0o600 });
+    renameSync(`${this.tokenFile}.new`, this.tokenFile);
+  }
+
   /** Starts the process; returns at once. */
   async start(flags: string[] = []): Promise<void> {
     const { dir } = this;
@@ -213,7 +229,7 @@ export class Subject {
       `--listen-addr=127.0.0.1:${this.port}`,
       `--client-ca-file=${join(this.world.cluster.dir, "pki/ca.crt")}`,
       `--sandboxd-url=${this.sandboxdUrl}`,
-      `--sandboxd-token-file=${join(this.dir, "token")}`,
+      `--sandboxd-token-file=${this.tokenFile}`,
       `--state-path=${this.statePath}`,
       "--node-pods=10000",
       ...(this.options.flags ?? []),
@@ -229,7 +245,7 @@ export class Subject {
     const file = join(this.dir, "kube-token");
     writeFileSync(file, token.users[0]?.user.token ?? "", { mode: 0o600 });
     return [
-      process.env.BENCH_FLOOR ?? join(root, "dist/floor"),
+      process.env.BENCH_FLOOR ?? join(root, "dist/bench-floor"),
       cluster.server,
       join(cluster.dir, "pki/ca.crt"),
       file,
@@ -277,7 +293,11 @@ export class Subject {
     clearTimeout(timer);
   }
 
+  private removed = false;
+
   async remove(): Promise<void> {
+    if (this.removed) return;
+    this.removed = true;
     await this.stop();
     this.standIn?.kill("SIGKILL");
     const { api } = this.world;
