@@ -251,6 +251,7 @@ describe("a sandbox that could belong to anyone else is left alone:", () => {
   const CASES: [string, Listed[]][] = [
     ["more than one candidate", [ours(), ours({ id: "sb-other" })]],
     ["one older than the intent", [ours({ claimedAtMs: START_MS - 5_000 })]],
+    ["one older than the intent by less than a second", [ours({ claimedAtMs: START_MS - 1 })]],
     ["one that does not say when it was claimed", [ours({ claimedAtMs: undefined })]],
     ["one of another template", [ours({ template: "node22" })]],
   ];

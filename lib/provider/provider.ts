@@ -118,7 +118,7 @@ export interface Provider {
 const LIST_GAP_MS = 250;
 /** A lost VM is noticed within this long when no orphan scan runs. */
 const LIST_ROUTINE_MS = 60_000;
-/** sandboxd's claimed_at may be cut to whole seconds. */
+/** How much earlier than its intent a claim may look when claimed_at is cut to whole seconds. */
 const CLAIMED_AT_SLACK_MS = 1_000;
 /** A status that someone keeps overwriting is pushed again at most this fast at first. */
 const REPUBLISH_CALM_MS = 60_000;
@@ -1001,7 +1001,7 @@ export function createProvider(
   function matches(row: Listed, intent: Intent): boolean {
     return (
       row.claimedAtMs !== undefined &&
-      row.claimedAtMs >= intent.atMs - CLAIMED_AT_SLACK_MS &&
+      row.claimedAtMs >= intent.atMs - slackOf(row.claimedAtMs) &&
       row.template === intent.template &&
       (intent.net === "" || row.net === intent.net) &&
       (intent.size === "" || row.size === intent.size)
@@ -1883,6 +1883,11 @@ export function createProvider(
       for (const slot of slots.values()) if (slot.pod !== undefined) yield slot.pod;
     },
   };
+}
+
+/** A time with a fraction is exact: what it puts before the intent is another's, however close. */
+function slackOf(claimedAtMs: number): number {
+  return claimedAtMs % 1_000 === 0 ? CLAIMED_AT_SLACK_MS : 0;
 }
 
 function subjectOf(owner: OwnerRef | undefined): string {

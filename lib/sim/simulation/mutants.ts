@@ -201,7 +201,7 @@ export const mutants: Mutant[] = [
   // ---- recovery
   core(
     "a VM from before the intent is taken for the lost one",
-    "row.claimedAtMs >= intent.atMs - CLAIMED_AT_SLACK_MS &&",
+    "row.claimedAtMs >= intent.atMs - slackOf(row.claimedAtMs) &&",
     "",
   ),
   core(
