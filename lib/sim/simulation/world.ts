@@ -357,6 +357,8 @@ export function deliverWatch(world: World): boolean {
         process.relisting = undefined;
         process.cursor = process.listedTo = relisting.end;
         process.watchBroken = process.lacking = !relisting.complete;
+        // What the list lacked is forgotten, with what was pushed to it.
+        if (process.lacking) process.pushed.clear();
         deliver(world, { type: "synced" });
       }
     }
@@ -529,7 +531,9 @@ export function answer(world: World, call: InFlight, event: Event): void {
     const { uid, status } = call.effect;
     const version = Number(event.result.resourceVersion);
     process.heardTo = world.cluster.log.length;
-    process.pushed.set(uid, { version, phase: String(status.phase) });
+    // An end that was pushed to a Pod which a list lacked is not remembered either.
+    const isEnd = status.phase === "Failed" || status.phase === "Succeeded";
+    if (!process.lacking || !isEnd) process.pushed.set(uid, { version, phase: String(status.phase) });
   }
   deliver(world, event);
 }
