@@ -180,13 +180,16 @@ for (const [name, status, body] of answers)
   });
 
 test("a grant whose address carries credentials is published and kept without them", async () => {
+  createPod("first");
+  await until("there is a VM, and so a credential of one", () => runs("first"));
+  expect(vms[0]).toBeDefined();
   sandboxd.control.fault({
     match: "POST /v1/claim",
     effect: "status",
     status: 200,
     body: {
       id: "sb_canary",
-      token: vms[0] ?? "",
+      token: vms[0],
       deadline: new Date(Date.now() + 3_600_000).toISOString(),
       owner_addr: `http://10.0.0.9:80/?token=${root}&vm=${vms[0]}#${vms[0]}`,
     },
