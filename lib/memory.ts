@@ -12,7 +12,7 @@ export const FILE_BYTES_MAX = 38 << 20;
 /** Growth of what no file backs since the last collection that is worth another one, work or not: listings are garbage too. */
 export const ANON_GROWTH_BYTES = 4 << 20;
 /** At least this long between two drops: each costs the next handovers their page faults. */
-export const DROP_INTERVAL_MS = 60_000;
+export const DROP_INTERVAL_MS = 30_000;
 /** How many looks in a row must find that nothing was done since the one before. */
 export const QUIET_LOOKS = 1;
 
