@@ -81,6 +81,9 @@ export interface SimServer {
   stop(): Promise<void>;
 }
 
+/** How often a server that goes down closes what has connected meanwhile. */
+const closeAgainMs = 20;
+
 /** Starts it; rejects when the port is taken. */
 export async function startSimServer(options: SimServerOptions): Promise<SimServer> {
   const hostname = options.hostname ?? "127.0.0.1";
@@ -89,8 +92,9 @@ export async function startSimServer(options: SimServerOptions): Promise<SimServ
   let generation = 0;
   let server: http.Server | undefined;
 
-  const answer = (incoming: http.IncomingMessage, response: http.ServerResponse) => {
-    const born = generation;
+  const answerOf = (born: number) => (incoming: http.IncomingMessage, response: http.ServerResponse) => {
+    // A connection that was being made when its server went down.
+    if (born !== generation) return breakSocket(incoming.socket);
     respond(incoming, response, () => born === generation).catch((error: Error) => {
       if (response.headersSent) breakSocket(incoming.socket);
       else send(response, { status: 500, body: `the stand-in failed: ${error.stack}\n` });
@@ -170,6 +174,7 @@ export async function startSimServer(options: SimServerOptions): Promise<SimServ
   async function up(): Promise<void> {
     if (server) return;
     const { tls } = options;
+    const answer = answerOf(generation);
     const next = tls
       ? https.createServer(
           {
@@ -201,8 +206,11 @@ export async function startSimServer(options: SimServerOptions): Promise<SimServ
     generation++;
     if (!old) return;
     const closed = new Promise<void>((resolve) => old.close(() => resolve()));
+    // A connection whose handshake is under way is none yet: it would live on, and be answered, for as long as its client likes.
+    const closing = setInterval(() => old.closeAllConnections(), closeAgainMs);
     old.closeAllConnections();
     await closed;
+    clearInterval(closing);
   }
 
   await up();
