@@ -441,6 +441,8 @@ async function idle({ world, size, say }: Bench): Promise<Result[]> {
   const subject = await world.start("daemon", {});
   // Registration has requests of its own; they are over when a heartbeat was the last thing asked.
   await settled(() => world.audit(0).length);
+  say(`idle: starting up is over in ${size.quietMs / 1000} s`);
+  await Bun.sleep(size.quietMs);
   const mark = world.auditMark();
   const cpu = cpuSecondsOf(subject.pid);
   say(`idle: ${size.idleMs / 1000} s`);

@@ -301,12 +301,14 @@ export class Subject {
     await this.stop();
     this.standIn?.kill("SIGKILL");
     const { api } = this.world;
-    // Nobody is left to finalize what is still there.
-    await api.request("DELETE", this.podsPath, {
-      kind: "DeleteOptions",
-      apiVersion: "v1",
-      gracePeriodSeconds: 0,
-    });
+    // Nobody is left to finalize what is still there. A request ends before thousands are deleted on a busy machine.
+    const now = { kind: "DeleteOptions", apiVersion: "v1", gracePeriodSeconds: 0 };
+    await until(`the Pods of ${this.name} are gone`, () =>
+      api.request("DELETE", this.podsPath, now).then(
+        () => true,
+        () => false,
+      ),
+    );
     for (const path of [
       `/api/v1/namespaces/${this.name}`,
       `/api/v1/nodes/${this.name}`,
