@@ -1,7 +1,8 @@
 import { describe, expect, test } from "bun:test";
+import { applyChanges } from "../provider/table.ts";
 import type { Change, Row, Table } from "../provider/types.ts";
 import { createFakeDisk, type FakeDisk, type FakeProcess, type Fault, type PowerCutKeep } from "./fakefs.ts";
-import { applyChange, encodeCommit, encodeHeader } from "./journal.ts";
+import { encodeCommit, encodeHeader } from "./journal.ts";
 import { copyTable, emptyTable } from "./snapshot.ts";
 import { openStore, type Store } from "./store.ts";
 
@@ -124,7 +125,7 @@ function live(disk: FakeDisk, seed: number, steps: number): Life {
 }
 
 function commitOne(store: Store, model: Table, changes: Change[], life: Life): void {
-  for (const change of changes) applyChange(model, change);
+  applyChanges(model, changes);
   const { ok } = store.commit(changes);
   if (!ok && !life.process.dead) throw new Error("a commit failed without a fault");
   // Of one that the process did not live to hear of, either may be true.
@@ -287,7 +288,7 @@ function suffering(disk: FakeDisk, seed: number, steps: number): string | undefi
   const model = emptyTable();
   const commit = (changes: Change[]) => {
     const answer = store.commit(changes);
-    if (answer.ok) for (const change of changes) applyChange(model, change);
+    if (answer.ok) applyChanges(model, changes);
     return answer;
   };
   for (let n = 1; n <= steps; n++) {
@@ -311,7 +312,7 @@ test("a journal cut at any byte is the commits before the cut", () => {
   const states = [canon(model)];
   const ends = [header.length];
   const lines = commits.map((changes) => {
-    for (const change of changes) applyChange(model, change);
+    applyChanges(model, changes);
     states.push(canon(model));
     const line = encodeCommit(changes);
     ends.push((ends.at(-1) ?? 0) + line.length);

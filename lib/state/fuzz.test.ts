@@ -1,9 +1,10 @@
 import { expect } from "bun:test";
 import * as fc from "fast-check";
 import { anyJson, damaged, fuzz, jsonTexts, mutated, SECRET, withoutSecret } from "../fuzzing.ts";
+import { applyChanges } from "../provider/table.ts";
 import type { Change, Intent, OwnerRef, Row, Table } from "../provider/types.ts";
 import { createFakeDisk } from "./fakefs.ts";
-import { applyChange, encodeCommit, encodeHeader, faultOf, readJournal } from "./journal.ts";
+import { encodeCommit, encodeHeader, faultOf, readJournal } from "./journal.ts";
 import { parseJson } from "./json.ts";
 import { readTableReadOnly } from "./readonly.ts";
 import { emptyTable, readSnapshot, snapshotSlices } from "./snapshot.ts";
@@ -56,7 +57,7 @@ const change: fc.Arbitrary<Change> = fc.oneof(
 const commits = fc.array(fc.array(change, { minLength: 1, maxLength: 4 }), { maxLength: 8 });
 const table: fc.Arbitrary<Table> = commits.map((all) => {
   const made = emptyTable();
-  for (const each of all.flat()) applyChange(made, each);
+  applyChanges(made, all.flat());
   return made;
 });
 

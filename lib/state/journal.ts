@@ -4,7 +4,7 @@
  * happen.
  */
 import * as v from "valibot";
-import type { Change, Intent, Row, Table } from "../provider/types.ts";
+import type { Change, Intent, Row } from "../provider/types.ts";
 import { parseJson } from "./json.ts";
 import { CLAIM_ID, complaintOf, FORMAT_VERSION } from "./snapshot.ts";
 
@@ -28,28 +28,6 @@ export function encodeHeader(header: JournalHeader): Uint8Array {
 /** One commit as a line. */
 export function encodeCommit(changes: readonly Change[]): Uint8Array {
   return Buffer.from(`${JSON.stringify(changes)}\n`);
-}
-
-/** Carries out one change on a table. */
-export function applyChange(table: Table, change: Change): void {
-  switch (change.kind) {
-    case "row":
-      put(table.rows, change.key, change.value);
-      break;
-    case "intent":
-      put(table.intents, change.key, change.value);
-      break;
-    case "releasing":
-      put(table.releasing, change.id, change.value);
-      break;
-    case "displaced":
-      put(table.displaced, change.id, change.value);
-  }
-}
-
-function put<V>(map: Map<string, V>, key: string, value: V | null): void {
-  if (value === null) map.delete(key);
-  else map.set(key, value);
 }
 
 const text = v.string();

@@ -1,7 +1,8 @@
 /** Snapshot, then journal: the table as the two files say it. */
+import { applyChanges } from "../provider/table.ts";
 import type { Table } from "../provider/types.ts";
 import { reasonOf, type StateFs } from "./fs.ts";
-import { applyChange, type JournalHeader, readHeader, readJournal } from "./journal.ts";
+import { type JournalHeader, readHeader, readJournal } from "./journal.ts";
 import { type Paths, type Refused, refuse } from "./place.ts";
 import { emptyTable, type JournalMark, readSnapshot } from "./snapshot.ts";
 
@@ -119,7 +120,7 @@ function replay(
   const offset = fit === "same" && mark !== undefined ? mark.offset : 0;
   const journal = readJournal(bytes, offset);
   if (!journal.ok) return refuse("malformed", `${paths.journal}: ${journal.message}. ${next}`);
-  for (const changes of journal.commits) for (const change of changes) applyChange(table, change);
+  for (const changes of journal.commits) applyChanges(table, changes);
   if (journal.torn > 0) {
     warnings.push(
       `${paths.journal}: the last line was torn (${journal.torn} bytes after byte ${journal.end}), so that commit did not happen; it is cut off`,

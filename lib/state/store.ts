@@ -2,10 +2,11 @@
  * The open claims table: commits go to the journal, compactions run beside them, a kernel lock keeps other
  * processes out. Nothing here throws; a commit that did not reach the file says why.
  */
+import { applyChanges } from "../provider/table.ts";
 import type { Change, Table } from "../provider/types.ts";
 import { type Rewritten, rewrite, type Step } from "./compaction.ts";
 import { codeOf, type FsError, realFs, reasonOf, type StateFs } from "./fs.ts";
-import { applyChange, encodeCommit, faultOf, LINE_BYTES_MAX } from "./journal.ts";
+import { encodeCommit, faultOf, LINE_BYTES_MAX } from "./journal.ts";
 import { FILE_BYTES_MAX, load } from "./load.ts";
 import {
   closeQuietly,
@@ -246,7 +247,7 @@ function createStore(ground: Ground): { store: Store; abort: () => void } {
       return { ok: false, why: message };
     }
     journal.bytes += line.length;
-    for (const change of changes) applyChange(held, change);
+    applyChanges(held, changes);
     if (running !== undefined) carry(running, line);
     requestSync();
     if (journal.bytes > nextRewriteAtBytes) requestRewrite(0);
