@@ -23,6 +23,7 @@ export const root = resolve(import.meta.dir, "../..");
 export const template = "registry.example/sandbox/rt:24.04";
 const startTimeoutMs = 60_000;
 const stopTimeoutMs = 20_000;
+const removeTimeoutMs = 300_000;
 /** Warm VMs of a stand-in: more than any row claims. */
 const warm = 1_000_000;
 
@@ -303,12 +304,12 @@ export class Subject {
     const { api } = this.world;
     // Nobody is left to finalize what is still there. A request ends before thousands are deleted on a busy machine.
     const now = { kind: "DeleteOptions", apiVersion: "v1", gracePeriodSeconds: 0 };
-    await until(`the Pods of ${this.name} are gone`, () =>
+    const gone = () =>
       api.request("DELETE", this.podsPath, now).then(
         () => true,
         () => false,
-      ),
-    );
+      );
+    await until(`the Pods of ${this.name} are gone`, gone, removeTimeoutMs);
     for (const path of [
       `/api/v1/namespaces/${this.name}`,
       `/api/v1/nodes/${this.name}`,
