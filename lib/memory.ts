@@ -7,8 +7,8 @@
 import { readFileSync, readlinkSync } from "node:fs";
 import { type Libc, libc } from "./libc.ts";
 
-/** Resident bytes of files above which those of the program are dropped in a quiet moment: idling and handovers need 33 to 35 MB. */
-export const FILE_BYTES_MAX = 38 << 20;
+/** Resident bytes of files above which those of the program are dropped in a quiet moment; after it idling has 28 MB of them. */
+export const FILE_BYTES_MAX = 32 << 20;
 /** Growth of what no file backs since the last collection that is worth another one, work or not: listings are garbage too. */
 export const ANON_GROWTH_BYTES = 4 << 20;
 /** At least this long between two drops: each costs the next handovers their page faults. */
