@@ -57,9 +57,12 @@ export function startSandboxController(api: Api, namespace: string): SandboxCont
     try {
       do {
         again.delete(name);
-        await reconcile(name).catch((error: unknown) => {
+        await reconcile(name).catch(async (error: unknown) => {
           // A Pod that is there already is the watch lagging behind: its event follows.
-          if (!(error instanceof ApiError && error.code === 409)) trouble(error);
+          if (error instanceof ApiError && error.code === 409) return;
+          trouble(error);
+          again.add(name);
+          await Bun.sleep(retryAfterMs);
         });
       } while (again.has(name) && !abort.signal.aborted);
     } finally {
