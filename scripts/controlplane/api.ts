@@ -162,8 +162,10 @@ export class Api {
     if (!response.ok || response.body === null)
       throw failure("GET", path, response.status, await response.text());
     let rest = "";
-    for await (const chunk of response.body.pipeThrough(new TextDecoderStream())) {
-      const lines = (rest + chunk).split("\n");
+    // No pipe: one that nobody reads from any more would still fail, unheard, when the connection ends.
+    const decoder = new TextDecoder();
+    for await (const chunk of response.body) {
+      const lines = (rest + decoder.decode(chunk, { stream: true })).split("\n");
       rest = lines.pop() ?? "";
       for (const line of lines) if (line !== "") yield JSON.parse(line) as WatchEvent<T>;
     }

@@ -42,7 +42,7 @@ export type Deeds = Record<string, number>;
 /** Times of the stand-in and of the book come from one clock, cut to milliseconds. */
 const slackMs = 1;
 
-export class Churn {
+export class Churn implements AsyncDisposable {
   readonly deeds: Deeds = {};
   private readonly slots: Slot[] = [];
   private readonly lives: Life[] = [];
@@ -98,6 +98,13 @@ export class Churn {
     for (const slot of this.slots) if (slot.life !== undefined) await this.remove(slot, {});
     this.abort.abort();
     await this.watching;
+  }
+
+  /** Lets go of everything, also in the middle of a test that failed: the next one must not meet its watch. */
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.stopping = true;
+    this.abort.abort();
+    await Promise.allSettled([this.running, this.watching]);
   }
 
   get living(): number {

@@ -52,7 +52,7 @@ test(
       sandboxd: { vmHost: "10.88.0.1" },
     });
     const { daemon, sandboxd } = world;
-    const churn = new Churn(world, {
+    await using churn = new Churn(world, {
       sandboxes: 160,
       barePods: 40,
       workers: 2,
@@ -119,7 +119,7 @@ test(
     const random = createRandom(seed + 1);
     await using world = await World.create({ warm: 1_000_000, sandboxd: { vmHost: "10.88.0.1" } });
     const { daemon, sandboxd } = world;
-    const churn = new Churn(world, { sandboxes: 160, barePods: 40, workers: 2, pauseMs: 10, random });
+    await using churn = new Churn(world, { sandboxes: 160, barePods: 40, workers: 2, pauseMs: 10, random });
     await churn.start();
     await world.eventually(
       "most of them have run",
