@@ -46,8 +46,12 @@ export interface EventRecorder {
   readonly stats: Readonly<EventStats>;
 }
 
+/**
+ * Objects that are remembered. client-go has 4,096; a Node has 2,000 Pods by default, and twice as many entries were
+ * the larger part of what a daemon grew by after its first thousands of Pods (docs/performance.md).
+ */
+export const cacheEntriesMax = 2048;
 /** Limits of client-go's correlator (tools/record/events_cache.go). */
-export const cacheEntriesMax = 4096;
 export const spamBurst = 25;
 export const spamRefillMs = 300_000;
 export const similarEventsMax = 10;
