@@ -13,7 +13,7 @@ export interface PodsOptions {
   onNote: (note: Note) => void;
   /** A fault of our own code while handling an event: said, never fatal. */
   onFault: (error: unknown, event: Event) => void;
-  /** Our own time on one handover, in ms (see `handoverMs` in docs/performance.md). */
+  /** Our own time on one handover, in ms (`vk_sandbox_handover_seconds` in docs/performance.md). */
   onHandover?: (ms: number) => void;
   onEffect?: (kind: Effect["kind"], ms: number) => void;
   clock: Clock;
