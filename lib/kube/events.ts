@@ -47,8 +47,8 @@ export interface EventRecorder {
 }
 
 /**
- * Objects that are remembered. client-go has 4,096; a Node has 2,000 Pods by default, and twice as many entries were
- * the larger part of what a daemon grew by after its first thousands of Pods (docs/performance.md).
+ * Entries of each cache. client-go has 4,096; a Node has 2,000 Pods by default, and what is remembered here is the
+ * larger part of what a daemon grows by with its first thousands of Pods (docs/performance.md).
  */
 export const cacheEntriesMax = 2048;
 /** Limits of client-go's correlator (tools/record/events_cache.go). */
