@@ -16,6 +16,15 @@ export const systemClock: Clock = {
 };
 
 /**
+ * Whether less than `forMs` have passed since `sinceMs`. A time in the future is none: a clock that was set back by a day
+ * must not make an answer hold for a day.
+ */
+export function isRecent(nowMs: number, sinceMs: number, forMs: number): boolean {
+  const ageMs = nowMs - sinceMs;
+  return ageMs >= 0 && ageMs < forMs;
+}
+
+/**
  * Waits for `delayMs`, or until `signal` aborts.
  *
  * @returns true when the time has passed, false when the wait was aborted

@@ -1,5 +1,5 @@
 import { readFileSync, type Stats, statSync } from "node:fs";
-import { type Clock, systemClock } from "./clock.ts";
+import { type Clock, isRecent, systemClock } from "./clock.ts";
 import type { ClientTls, Credential, CredentialFailure, CredentialSource } from "./credentials.ts";
 import { type ExecPlugin, type ExecResult, runExecPlugin } from "./exec-plugin.ts";
 import { materialFault } from "./tls-material.ts";
@@ -165,10 +165,8 @@ export function createCredentialSource(
   return {
     current() {
       const nowMs = clock.now();
-      if (files.length > 0 || credential === undefined) {
-        const age = nowMs - checkedAtMs;
-        if (!(age >= 0 && age < fileCheckMs)) checkFiles(nowMs);
-      }
+      if ((files.length > 0 || credential === undefined) && !isRecent(nowMs, checkedAtMs, fileCheckMs))
+        checkFiles(nowMs);
       if (exec === undefined) return credential ?? failure;
       const valid = execResult !== undefined && nowMs < execResult.expiresAtMs;
       if (valid && nowMs < execRenewAtMs) return usable(nowMs);

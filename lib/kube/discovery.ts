@@ -1,6 +1,6 @@
 import * as v from "valibot";
 import { describeFailure, type KubeClient } from "./client.ts";
-import { type Clock, systemClock } from "./clock.ts";
+import { type Clock, isRecent, systemClock } from "./clock.ts";
 
 /** What the API server says about a kind. */
 export type Lookup =
@@ -67,9 +67,7 @@ export function createDiscovery(client: KubeClient, options: DiscoveryOptions = 
 
   function ask(apiVersion: string): Promise<Answer> {
     const known = entries.get(apiVersion);
-    // A clock set back by a day must not make an answer hold for a day: an age below nought is none.
-    const ageMs = known === undefined ? 0 : clock.now() - known.fromMs;
-    if (known !== undefined && ageMs >= 0 && ageMs < known.holdMs) return known.answer;
+    if (known !== undefined && isRecent(clock.now(), known.fromMs, known.holdMs)) return known.answer;
     entries.delete(apiVersion);
     if (entries.size >= groupVersionsMax) {
       for (const oldest of entries.keys()) {

@@ -13,7 +13,7 @@ export {
   type RequestOptions,
   strategicMergePatch,
 } from "./client.ts";
-export { type Clock, systemClock } from "./clock.ts";
+export { type Clock, isRecent, systemClock } from "./clock.ts";
 export { fixedCredential } from "./credentials.ts";
 export { createDiscovery, type Discovery, type Lookup } from "./discovery.ts";
 export {

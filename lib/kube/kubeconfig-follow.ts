@@ -1,5 +1,5 @@
 import { statSync } from "node:fs";
-import { type Clock, systemClock } from "./clock.ts";
+import { type Clock, isRecent, systemClock } from "./clock.ts";
 import { fileCheckMs } from "./credential-source.ts";
 import type { CredentialSource } from "./credentials.ts";
 
@@ -56,8 +56,7 @@ export function followKubeconfig(options: FollowOptions): CredentialSource {
 
   return {
     current() {
-      const ageMs = clock.now() - checkedAtMs;
-      if (refused || !(ageMs >= 0 && ageMs < fileCheckMs)) look();
+      if (refused || !isRecent(clock.now(), checkedAtMs, fileCheckMs)) look();
       const waits = refused && reading !== undefined;
       refused = false;
       return waits ? (reading ?? Promise.resolve()).then(() => source.current()) : source.current();

@@ -1,6 +1,6 @@
 /** Who asks the kubelet API, and whether they may: TokenReview and SubjectAccessReview, as kubelets do it. */
 import * as v from "valibot";
-import { type Clock, describeFailure, type KubeClient } from "../kube/index.ts";
+import { type Clock, describeFailure, isRecent, type KubeClient } from "../kube/index.ts";
 
 /** What the API server calls a user. */
 export interface User {
@@ -73,9 +73,7 @@ function cache<T>(clock: Clock) {
     get(key: string): T | undefined {
       const entry = entries.get(key);
       if (entry === undefined) return undefined;
-      const ageMs = clock.now() - entry.atMs;
-      // A clock that was set back by a day must not make a revoked token good for a day.
-      if (ageMs >= 0 && ageMs < entry.forMs) return entry.value;
+      if (isRecent(clock.now(), entry.atMs, entry.forMs)) return entry.value;
       entries.delete(key);
       return undefined;
     },
