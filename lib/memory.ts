@@ -13,8 +13,6 @@ export const FILE_BYTES_MAX = 32 << 20;
 export const ANON_GROWTH_BYTES = 4 << 20;
 /** At least this long between two drops: each costs the next handovers their page faults. */
 export const DROP_INTERVAL_MS = 30_000;
-/** How many looks in a row must find that nothing was done since the one before. */
-export const QUIET_LOOKS = 1;
 
 /** madvise(2): the pages are not needed; a private mapping of a file without changes is filled again from the file. */
 const MADV_DONTNEED = 4;
@@ -52,7 +50,6 @@ export interface MemoryKeeper {
 export function createMemoryKeeper(options: MemoryOptions): MemoryKeeper {
   const { collect, resident = residentBytes, drop = dropProgramPages, ticks } = options;
   let seen = -1;
-  let quiet = 0;
   let worked = false;
   let anonBytes = 0;
   let droppedAt = Number.NEGATIVE_INFINITY;
@@ -60,12 +57,9 @@ export function createMemoryKeeper(options: MemoryOptions): MemoryKeeper {
     look(work, inFlight) {
       if (work !== seen || inFlight) {
         seen = work;
-        quiet = 0;
         worked = true;
         return;
       }
-      quiet++;
-      if (quiet < QUIET_LOOKS) return;
       let now = resident();
       if (worked || (now !== undefined && now.anonBytes > anonBytes + ANON_GROWTH_BYTES)) {
         collect();
