@@ -8,7 +8,7 @@ import type { Change, Effect, Intent, Note, Row } from "../../provider/types.ts"
 import { hasEnded, NOBODY, type RawPod } from "./cluster.ts";
 import type { Vm } from "./sandboxd.ts";
 import { TEMPLATES } from "./sandboxd.ts";
-import { type Checks, describeEffect, phaseTold, Violation, type World } from "./world.ts";
+import { type Checks, describeEffect, isEnd, phaseTold, Violation, type World } from "./world.ts";
 
 /** sandboxd's claimed_at may be cut to whole seconds; the same number as the core's. */
 const CLAIMED_AT_SLACK_MS = 1_000;
@@ -106,11 +106,7 @@ export function createChecks(world: World): Checks {
   }
 
   function hasEndedForUs(uid: string): boolean {
-    const { process } = world;
-    if (process === undefined) return false;
-    const isEnd = (phase: string | undefined) => phase === "Failed" || phase === "Succeeded";
-    // With a list that lacked the Pod, the process forgot what it had pushed to it.
-    return isEnd(phaseTold(process, uid)) && (!process.lacking || isEnd(process.told.get(uid)?.phase));
+    return world.process !== undefined && isEnd(phaseTold(world.process, uid));
   }
 
   function onRun(effect: Effect): void {
@@ -344,7 +340,7 @@ export function accountForLoss(world: World): void {
 }
 
 export function isTerminal(pod: RawPod): boolean {
-  return pod.status.phase === "Failed" || pod.status.phase === "Succeeded";
+  return isEnd(pod.status.phase);
 }
 
 /** Nothing is left to happen: no VM leaked, none kept for nobody, no Pod wrong. */

@@ -509,6 +509,11 @@ export function failureOf(effect: Effect): Event {
   }
 }
 
+/** Whether a Pod of this phase has come to its end. */
+export function isEnd(phase: unknown): boolean {
+  return phase === "Failed" || phase === "Succeeded";
+}
+
 /** Phase of a Pod as the process knows it: from the watch, or from its own later push. */
 export function phaseTold(process: Process, uid: string): string | undefined {
   const pod = process.told.get(uid);
@@ -532,8 +537,8 @@ export function answer(world: World, call: InFlight, event: Event): void {
     const version = Number(event.result.resourceVersion);
     process.heardTo = world.cluster.log.length;
     // An end that was pushed to a Pod which a list lacked is not remembered either.
-    const isEnd = status.phase === "Failed" || status.phase === "Succeeded";
-    if (!process.lacking || !isEnd) process.pushed.set(uid, { version, phase: String(status.phase) });
+    const phase = String(status.phase);
+    if (!process.lacking || !isEnd(phase)) process.pushed.set(uid, { version, phase });
   }
   deliver(world, event);
 }
