@@ -3,10 +3,8 @@ import { Follower, makePods, names } from "./load.ts";
 import { median, quantile } from "./numbers.ts";
 import { memoryOf } from "./process.ts";
 import type { Bench, Result } from "./rows.ts";
-import { type Subject, until } from "./world.ts";
+import { type Subject, settled } from "./world.ts";
 
-/** Idle time that is counted, a whole number of leases and inventories. */
-const countedMs = 60_000;
 /** Daemons that start at once. */
 const startWidth = 8;
 
@@ -15,7 +13,7 @@ const startWidth = 8;
  * an idle minute.
  */
 export async function fleet(bench: Bench, daemons: number, pods: number): Promise<Result[]> {
-  const { world, say } = bench;
+  const { world, size, say } = bench;
   const first = await world.start("daemon", { flags: ["--publish-inventory"] });
   const subjects: Subject[] = [first];
   while (subjects.length < daemons) {
@@ -45,25 +43,17 @@ export async function fleet(bench: Bench, daemons: number, pods: number): Promis
   const tookMs = performance.now() - startedAt;
   say(`fleet: ${daemons * pods} Pods Running in ${(tookMs / 1000).toFixed(1)} s; counting a minute`);
   // Events and the first inventories follow.
-  let before = -1;
-  await until("quiet", async () => {
-    await Bun.sleep(1000);
-    const now = world.audit(mark).filter((line) => line.objectRef?.resource === "events").length;
-    const same = now === before;
-    before = now;
-    return same;
-  });
+  await settled(() => world.audit(mark).filter((line) => line.objectRef?.resource === "events").length);
   const served = world.audit(mark).filter((line) => line.userAgent?.startsWith("vk-sandbox/"));
   const idleMark = world.auditMark();
-  const waitMs = bench.size.idleMs === countedMs ? countedMs : bench.size.idleMs;
-  await Bun.sleep(waitMs);
+  await Bun.sleep(size.idleMs);
   const idle = world.audit(idleMark).filter((line) => line.userAgent?.startsWith("vk-sandbox/"));
   const count = (lines: typeof idle, resource: string, subresource?: string) =>
     lines.filter(
       ({ objectRef }) =>
         objectRef?.resource === resource && (subresource ?? "") === (objectRef.subresource ?? ""),
     ).length;
-  const perMinute = 60_000 / waitMs / daemons;
+  const perMinute = 60_000 / size.idleMs / daemons;
   const memory = subjects.map((subject) => memoryOf(subject.pid).rssMb);
   const inventory = await world.api
     .find(`/apis/sandbox.cocoonstack.io/v1beta1/nodeinventories/${first.name}`)

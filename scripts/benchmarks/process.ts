@@ -35,7 +35,3 @@ export function cpuSecondsOf(pid: number): number {
 export function descriptorsOf(pid: number): number {
   return readdirSync(`/proc/${pid}/fd`).length;
 }
-
-export function threadsOf(pid: number): number {
-  return readdirSync(`/proc/${pid}/task`).length;
-}

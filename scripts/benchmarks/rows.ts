@@ -4,7 +4,7 @@ import { join } from "node:path";
 import { deletePods, Follower, inParallel, makePods, names, podFor, type Seen } from "./load.ts";
 import { median, quantile } from "./numbers.ts";
 import { cpuSecondsOf, descriptorsOf, type Memory, memoryOf, peakOf } from "./process.ts";
-import { allFeatures, openBudget, root, type Subject, until, type World } from "./world.ts";
+import { allFeatures, openBudget, root, type Subject, settled, until, type World } from "./world.ts";
 
 /** One measured line of the table. */
 export interface Result {
@@ -223,8 +223,7 @@ async function pinned(bench: Bench): Promise<Result[]> {
       cpu[at]?.push((1000 * (cpuSecondsOf(subject.pid) - cpuBefore)) / size.pinnedPods);
       if (subject.kind === "daemon") {
         // The events follow the Pods; they are counted when no more come.
-        const counted = await settled(() => ourRequests(world, mark, subject).length);
-        void counted;
+        await settled(() => ourRequests(world, mark, subject).length);
         const lines = ourRequests(world, mark, subject);
         const posts = lines.filter((line) => line.objectRef?.resource === "events").length;
         events.push(posts / size.pinnedPods);
@@ -260,17 +259,6 @@ async function pinned(bench: Bench): Promise<Result[]> {
     },
     { row, what: "API requests per Pod, events", daemon: median(events), unit: "", must: { atMost: 1 } },
   ];
-}
-
-/** Waits until a count stays the same for half a second. */
-async function settled(count: () => number): Promise<number> {
-  let before = -1;
-  for (;;) {
-    const now = count();
-    if (now === before) return now;
-    before = now;
-    await Bun.sleep(500);
-  }
 }
 
 /** Requests of the daemon about Pods: heartbeats and inventories have rows of their own. */

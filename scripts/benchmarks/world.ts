@@ -333,3 +333,12 @@ export async function until<T>(
     await Bun.sleep(20);
   }
 }
+
+/** Waits until a count stays the same for half a second. */
+export async function settled(count: () => number): Promise<void> {
+  let before = -1;
+  for (let now = count(); now !== before; now = count()) {
+    before = now;
+    await Bun.sleep(500);
+  }
+}
