@@ -139,7 +139,7 @@ for (const { what, fault } of spoiled)
     expect(world.fates("stays")).toEqual(["lives"]);
     expect(world.fates("new")).toEqual(["lives"]);
     await world.nodeReady();
-  }, 420_000);
+  }, 180_000);
 
 test.concurrent("writes that fail, or succeed without our hearing of it, are done once: one VM, right status, Pod gone", async () => {
   await using proxy = await startApiProxy();

@@ -41,6 +41,16 @@ function lifeMs(random: Random): number {
   return random.chance(0.15) ? random.below(700) : 700 + random.below(lifeMsMax - 700);
 }
 
+/** Waits until everything has come to rest, and is as it should be. */
+async function atRest(world: World, churn: Churn): Promise<void> {
+  await world.eventually(
+    "everybody who lives runs in a VM, and nothing else is left",
+    () => churn.unsettled(),
+    (wrong) => wrong.length === 0,
+    { timeoutMs: settleTimeoutMs },
+  );
+}
+
 test(
   `killed ${rounds} times while 200 Pods churn: no VM leaked, none lost, every Pod right in the end (seed ${seed})`,
   async () => {
@@ -83,12 +93,7 @@ test(
     await churn.calm();
     const calmMs = Date.now();
     await world.startDaemon();
-    await world.eventually(
-      "everybody who lives runs in a VM, and nothing else is left",
-      () => churn.unsettled(),
-      (wrong) => wrong.length === 0,
-      { timeoutMs: settleTimeoutMs },
-    );
+    await atRest(world, churn);
     const settledMs = Date.now();
     expect(churn.wrongs()).toEqual([]);
     const granted = sandboxd.control.history().length;
@@ -156,12 +161,7 @@ test(
       () => sandboxd.control.history().length > before + 10,
     );
     await churn.calm();
-    await world.eventually(
-      "everybody who lives runs in a VM, and nothing else is left",
-      () => churn.unsettled(),
-      (wrong) => wrong.length === 0,
-      { timeoutMs: settleTimeoutMs },
-    );
+    await atRest(world, churn);
     expect(churn.wrongs()).toEqual([]);
     expect(daemon.pid).toBe(pid);
     console.log(
