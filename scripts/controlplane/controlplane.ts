@@ -416,10 +416,14 @@ export class ControlPlane {
   }
 }
 
-/** Every file with the CRDs that the provider and its tests meet. */
+/**
+ * Every file with the CRDs that the provider and its tests meet: the real ones when they are there, and
+ * scripts/fixtures/crds otherwise or with VK_E2E_CRDS=fixtures.
+ */
 export function customResourceDefinitions(): string[] {
   const real = resolve(root, "..", "shared", "crds");
-  const dir = existsSync(real) ? real : join(root, "scripts", "fixtures", "crds");
+  const fixtures = join(root, "scripts", "fixtures", "crds");
+  const dir = process.env.VK_E2E_CRDS !== "fixtures" && existsSync(real) ? real : fixtures;
   return readdirSync(dir)
     .filter((file) => file.endsWith(".yaml"))
     .sort()
