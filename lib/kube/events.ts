@@ -1,5 +1,6 @@
 import { apiPath, describeFailure, type KubeClient, strategicMergePatch } from "./client.ts";
 import { type Clock, fullJitter, pause, systemClock } from "./clock.ts";
+import { createRecentRows } from "./recent.ts";
 
 /** What an event is about. `namespace` is empty for a Node. */
 export interface ObjectReference {
@@ -46,11 +47,8 @@ export interface EventRecorder {
   readonly stats: Readonly<EventStats>;
 }
 
-/**
- * Entries of each cache. client-go has 4,096; a Node has 2,000 Pods by default, and what is remembered here is the
- * larger part of what a daemon grows by with its first thousands of Pods (docs/performance.md).
- */
-export const cacheEntriesMax = 2048;
+/** Entries of each cache, as in client-go. */
+export const cacheEntriesMax = 4096;
 /** Limits of client-go's correlator (tools/record/events_cache.go). */
 export const spamBurst = 25;
 export const spamRefillMs = 300_000;
@@ -66,19 +64,20 @@ const backoffMinMs = 1_000;
 const backoffMaxMs = 10_000;
 const messageCharactersMax = 1024;
 
-/** An Event object as it stands, or will stand, in the API. */
-interface Entry {
+/** An Event that waits to be sent or is on its way. */
+interface Pending {
+  key: number;
   object: ObjectReference;
   type: string;
   reason: string;
   message: string;
-  name: string;
+  /** Makes the name from the object's. */
+  suffix: number;
   firstMs: number;
   lastMs: number;
   count: number;
-  /** What the API server has of `count`; 0: the object does not exist yet. */
+  /** What the API server has of `count`; 0: there is no such object yet. */
   sentCount: number;
-  state: "idle" | "queued" | "sending";
 }
 
 /**
@@ -97,47 +96,50 @@ export function createEventRecorder(options: EventRecorderOptions): EventRecorde
   } = options;
   const stopping = new AbortController();
   const stats: EventStats = { sent: 0, folded: 0, spam: 0, overflow: 0, failed: 0 };
-  const entries = new Map<string, Entry>();
-  /** Messages of one object and reason, as hashes, within the window. */
-  const similar = new Map<string, { messages: Set<bigint | number>; lastMs: number }>();
-  const buckets = new Map<string, { tokens: number; atMs: number }>();
-  const queue: Entry[] = [];
+  const pending = new Map<number, Pending>();
+  /** By object, type, reason and message: suffix, firstMs, count, sentCount of what is not pending. */
+  const known = createRecentRows(cacheEntriesMax, 4);
+  /** By object, type and reason: when the last message came, and the newest messages, as hashes. */
+  const similar = createRecentRows(cacheEntriesMax, similarEventsMax);
+  /** By object: tokens, and as of when. */
+  const buckets = createRecentRows(cacheEntriesMax, 2);
+  const queue: Pending[] = [];
   let workers = 0;
   let sequence = 0;
   let idleWaiters: (() => void)[] = [];
 
-  function admit(objectKey: string, nowMs: number): boolean {
-    const bucket = touch(buckets, objectKey) ?? { tokens: spamBurst, atMs: nowMs };
-    bucket.tokens = Math.min(spamBurst, bucket.tokens + Math.max(0, nowMs - bucket.atMs) / spamRefillMs);
-    bucket.atMs = nowMs;
-    keep(buckets, objectKey, bucket);
-    if (bucket.tokens < 1) return false;
-    bucket.tokens -= 1;
-    return true;
+  function admit(objectKey: number, nowMs: number): boolean {
+    let at = buckets.find(objectKey);
+    if (at < 0) {
+      at = buckets.add(objectKey);
+      buckets.numbers.set([spamBurst, nowMs], at);
+    }
+    const [tokens = 0, atMs = 0] = buckets.numbers.subarray(at);
+    const filled = Math.min(spamBurst, tokens + Math.max(0, nowMs - atMs) / spamRefillMs);
+    const admitted = filled >= 1;
+    buckets.numbers.set([admitted ? filled - 1 : filled, nowMs], at);
+    return admitted;
   }
 
   /** Whether this message is one too many for its object and reason: then it stands for all of them. */
-  function isOneOfMany(similarKey: string, hash: bigint | number, nowMs: number): boolean {
-    let seen = touch(similar, similarKey);
-    if (seen === undefined || nowMs - seen.lastMs > similarWindowMs) {
-      seen = { messages: new Set(), lastMs: nowMs };
-    }
-    seen.lastMs = nowMs;
-    keep(similar, similarKey, seen);
-    seen.messages.add(hash);
-    if (seen.messages.size < similarEventsMax) return false;
-    // Room for the next: the set stays one below the limit, and messages known in it keep events of their own.
-    for (const oldest of seen.messages) {
-      seen.messages.delete(oldest);
-      break;
-    }
-    return true;
+  function isOneOfMany(similarKey: number, message: number, nowMs: number): boolean {
+    let at = similar.find(similarKey);
+    if (at < 0) at = similar.add(similarKey);
+    const seen = similar.numbers.subarray(at, at + similarEventsMax);
+    const messages = seen.subarray(1);
+    if (nowMs - (seen[0] ?? 0) > similarWindowMs) messages.fill(0);
+    seen[0] = nowMs;
+    if (messages.includes(message)) return false;
+    // The oldest makes room for the next: what is among the newest keeps an event of its own.
+    const full = messages[0] !== 0;
+    messages.copyWithin(0, 1);
+    messages[messages.length - 1] = message;
+    return full;
   }
 
-  function nameFor(object: ObjectReference, nowMs: number): string {
-    sequence = (sequence + 1) % 1_000_000;
-    const suffix = (BigInt(Math.floor(nowMs)) * 1_000_000n + BigInt(sequence)).toString(16);
-    return `${object.name.slice(0, 230).replace(/[^a-z0-9]+$/, "")}.${suffix}`;
+  function newSuffix(nowMs: number): number {
+    sequence = (sequence + 1) % 1_000;
+    return Math.floor(nowMs) * 1_000 + sequence;
   }
 
   function record(
@@ -148,51 +150,58 @@ export function createEventRecorder(options: EventRecorderOptions): EventRecorde
   ): void {
     if ((disableNormal && type === "Normal") || stopping.signal.aborted) return;
     const nowMs = clock.now();
-    const objectKey = `${object.kind}/${object.namespace}/${object.name}/${object.uid}`;
-    const similarKey = `${objectKey}/${type}/${reason}`;
+    const objectText = `${object.kind}/${object.namespace}/${object.name}/${object.uid}`;
+    const similarText = `${objectText}/${type}/${reason}`;
     let message = fullMessage.slice(0, messageCharactersMax);
-    const hash = Bun.hash(message);
-    let key = `${similarKey}/${hash}`;
-    if (isOneOfMany(similarKey, hash, nowMs)) {
+    let key = hashOf(`${similarText}/${message}`);
+    const similarKey = hashOf(similarText);
+    if (isOneOfMany(similarKey, key, nowMs)) {
       message = `(combined from similar events): ${message}`.slice(0, messageCharactersMax);
       key = similarKey;
     }
-    let entry = touch(entries, key);
-    if (entry === undefined) {
-      entry = {
-        object,
-        type,
-        reason,
-        message,
-        name: nameFor(object, nowMs),
-        firstMs: nowMs,
-        lastMs: nowMs,
-        count: 0,
-        sentCount: 0,
-        state: "idle",
-      };
-    }
-    keep(entries, key, entry);
-    entry.count += 1;
-    entry.lastMs = nowMs;
-    entry.message = message;
-    if (!admit(objectKey, nowMs)) {
+    let event = pending.get(key);
+    const waits = event !== undefined;
+    event ??= { key, object, type, reason, message, lastMs: nowMs, ...recall(key, nowMs) };
+    event.count += 1;
+    event.lastMs = nowMs;
+    event.message = message;
+    if (!admit(hashOf(objectText), nowMs)) {
       stats.spam += 1;
-    } else if (entry.state !== "idle") {
+      if (!waits) remember(event);
+    } else if (waits) {
       stats.folded += 1;
     } else {
-      enqueue(entry);
+      enqueue(event);
     }
   }
 
-  function enqueue(entry: Entry): void {
+  function recall(key: number, nowMs: number) {
+    const at = known.find(key);
+    if (at < 0) return { suffix: newSuffix(nowMs), firstMs: nowMs, count: 0, sentCount: 0 };
+    const [suffix = 0, firstMs = 0, count = 0, sentCount = 0] = known.numbers.subarray(at, at + 4);
+    return { suffix, firstMs, count, sentCount };
+  }
+
+  function remember({ key, suffix, firstMs, count, sentCount }: Pending): void {
+    let at = known.find(key);
+    if (at < 0) at = known.add(key);
+    known.numbers.set([suffix, firstMs, count, sentCount], at);
+  }
+
+  /** It is not on its way any more. */
+  function settle(event: Pending): void {
+    pending.delete(event.key);
+    remember(event);
+  }
+
+  function enqueue(event: Pending): void {
     if (queue.length >= queueMax) {
       stats.overflow += 1;
-      entry.state = "idle";
+      settle(event);
       return;
     }
-    entry.state = "queued";
-    queue.push(entry);
+    pending.set(event.key, event);
+    queue.push(event);
     if (workers < workersMax) {
       workers += 1;
       void work();
@@ -200,12 +209,11 @@ export function createEventRecorder(options: EventRecorderOptions): EventRecorde
   }
 
   async function work(): Promise<void> {
-    for (let entry = queue.shift(); entry !== undefined; entry = queue.shift()) {
-      entry.state = "sending";
-      await send(entry);
-      entry.state = "idle";
-      // It happened again while it was on its way.
-      if (entry.sentCount > 0 && entry.sentCount < entry.count) enqueue(entry);
+    for (let event = queue.shift(); event !== undefined; event = queue.shift()) {
+      await send(event);
+      // It may have happened again while it was on its way.
+      if (event.sentCount > 0 && event.sentCount < event.count) enqueue(event);
+      else settle(event);
       if (stopping.signal.aborted) queue.length = 0;
     }
     workers -= 1;
@@ -215,54 +223,55 @@ export function createEventRecorder(options: EventRecorderOptions): EventRecorde
     }
   }
 
-  async function send(entry: Entry): Promise<void> {
-    const namespace = entry.object.namespace || "default";
+  async function send(event: Pending): Promise<void> {
+    const { object, reason } = event;
+    const namespace = object.namespace || "default";
     const collection = apiPath("/api/v1", "namespaces", namespace, "events");
     for (let attempt = 1; !stopping.signal.aborted; attempt += 1) {
-      const { count } = entry;
-      const path =
-        collection !== undefined && entry.sentCount > 0 ? apiPath(collection, entry.name) : collection;
+      const { count } = event;
+      const name = nameOf(object, event.suffix);
+      const path = collection !== undefined && event.sentCount > 0 ? apiPath(collection, name) : collection;
       if (path === undefined) return;
       const reply =
-        entry.sentCount > 0
+        event.sentCount > 0
           ? await client.request("PATCH", path, {
-              body: { count, lastTimestamp: timestamp(entry.lastMs), message: entry.message },
+              body: { count, lastTimestamp: timestamp(event.lastMs), message: event.message },
               contentType: strategicMergePatch,
               signal: stopping.signal,
               verb: "patch",
               metadataOnly: true,
             })
           : await client.request("POST", path, {
-              body: eventOf(entry, namespace, component),
+              body: eventOf(event, name, namespace, component),
               signal: stopping.signal,
               verb: "create",
               metadataOnly: true,
             });
       if (reply.ok) {
-        entry.sentCount = count;
+        event.sentCount = count;
         stats.sent += 1;
         return;
       }
       if (reply.kind === "aborted") return;
-      if (reply.kind === "status" && reply.code === 404 && entry.sentCount > 0) {
+      if (reply.kind === "status" && reply.code === 404 && event.sentCount > 0) {
         // The event has expired (one hour by default): begin another.
-        entry.sentCount = 0;
-        entry.name = nameFor(entry.object, clock.now());
+        event.sentCount = 0;
+        event.suffix = newSuffix(clock.now());
         continue;
       }
       // Our own POST whose answer was lost, sent again.
       if (reply.kind === "status" && reply.reason === "AlreadyExists" && attempt > 1) {
-        entry.sentCount = count;
+        event.sentCount = count;
         return;
       }
       const final =
         (reply.kind === "status" || reply.kind === "http") && reply.code < 500 && reply.code !== 429;
       if (final || attempt >= attemptsMax) {
         // Count from here anew, or the next occurrence would be a PATCH of nothing.
-        entry.count = entry.sentCount;
+        event.count = event.sentCount;
         stats.failed += 1;
         onProblem(
-          `event ${entry.reason} of ${entry.object.kind} ${namespace}/${entry.object.name} was not recorded: ${describeFailure(reply)}`,
+          `event ${reason} of ${object.kind} ${namespace}/${object.name} was not recorded: ${describeFailure(reply)}`,
         );
         return;
       }
@@ -281,20 +290,13 @@ export function createEventRecorder(options: EventRecorderOptions): EventRecorde
   };
 }
 
-/** Reads an entry of an LRU and makes it the newest when it is kept again. */
-function touch<V>(cache: Map<string, V>, key: string): V | undefined {
-  const value = cache.get(key);
-  if (value !== undefined) cache.delete(key);
-  return value;
+/** 53 bits, which a number holds: two of 4,096 keys are the same once in a billion. */
+function hashOf(text: string): number {
+  return Number(BigInt.asUintN(53, BigInt(Bun.hash(text))));
 }
 
-function keep<V>(cache: Map<string, V>, key: string, value: V): void {
-  cache.set(key, value);
-  if (cache.size <= cacheEntriesMax) return;
-  for (const oldest of cache.keys()) {
-    cache.delete(oldest);
-    return;
-  }
+function nameOf(object: ObjectReference, suffix: number): string {
+  return `${object.name.slice(0, 230).replace(/[^a-z0-9]+$/, "")}.${suffix.toString(16)}`;
 }
 
 /** metav1.Time has seconds. */
@@ -302,20 +304,26 @@ function timestamp(ms: number): string {
   return `${new Date(ms).toISOString().slice(0, 19)}Z`;
 }
 
-function eventOf(entry: Entry, namespace: string, component: string): Record<string, unknown> {
+function eventOf(
+  event: Pending,
+  name: string,
+  namespace: string,
+  component: string,
+): Record<string, unknown> {
+  const { object, reason, message, type } = event;
   return {
     apiVersion: "v1",
     kind: "Event",
-    metadata: { name: entry.name, namespace },
-    involvedObject: entry.object.namespace === "" ? { ...entry.object, namespace: undefined } : entry.object,
-    reason: entry.reason,
-    message: entry.message,
-    type: entry.type,
+    metadata: { name, namespace },
+    involvedObject: object.namespace === "" ? { ...object, namespace: undefined } : object,
+    reason,
+    message,
+    type,
     source: { component },
     reportingComponent: component,
     reportingInstance: "",
-    firstTimestamp: timestamp(entry.firstMs),
-    lastTimestamp: timestamp(entry.lastMs),
-    count: entry.count,
+    firstTimestamp: timestamp(event.firstMs),
+    lastTimestamp: timestamp(event.lastMs),
+    count: event.count,
   };
 }
