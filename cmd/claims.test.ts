@@ -111,10 +111,25 @@ describe("claims, beside a provider that holds the table", () => {
 });
 
 describe("claims of a table that is not as it should be", () => {
-  test("says that there is none, and asks whether the path is right", async () => {
-    const { out, code } = await vk(["--state-path", join(dir, "nowhere", "claims.json")]);
-    expect(code).toBe(0);
-    expect(out).toContain("does not exist; is it the provider's --state-path");
+  test.each([[[]], [["--json"]]])(
+    "exits 1 where there is none: a wrong path is not a host without claims %p",
+    async (flags) => {
+      const { out, err, code } = await vk(["--state-path", join(dir, "nowhere", "claims.json"), ...flags]);
+      expect([code, out]).toEqual([1, ""]);
+      expect(err).toContain("does not exist: no provider has started with it. Is --state-path");
+    },
+  );
+
+  test("exits 0 for one without a claim", async () => {
+    const path = join(dir, "fresh", "claims.json");
+    const opened = openStore({ path, schedule: () => {} });
+    if (!opened.ok) throw new Error(opened.message);
+    opened.store.close();
+    expect(await vk(["--state-path", path])).toEqual({
+      out: `No claims: ${path} holds none\n`,
+      err: "",
+      code: 0,
+    });
   });
 
   test("exits 1 with place and reason for a malformed one", async () => {

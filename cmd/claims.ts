@@ -30,6 +30,14 @@ export const claims = defineVerb({
     }
     for (const warning of table.warnings) await Bun.write(Bun.stderr, `vk-sandbox: ${warning}\n`);
     const shown = claimsOf(table);
+    // A provider writes its table when it starts: a path without one is a wrong path, and not a host without claims.
+    if (shown.length === 0 && !existsSync(path)) {
+      await Bun.write(
+        Bun.stderr,
+        `vk-sandbox: ${path} does not exist: no provider has started with it. Is --state-path (VK_STATE_PATH) the provider's?\n`,
+      );
+      return exitFailed;
+    }
     const nowMs = Date.now();
     if (args.json) {
       await Bun.write(
@@ -39,10 +47,7 @@ export const claims = defineVerb({
       return exitDone;
     }
     if (shown.length === 0) {
-      const why = existsSync(path)
-        ? "holds no claim"
-        : "does not exist; is it the provider's --state-path (VK_STATE_PATH)?";
-      await Bun.write(Bun.stdout, `No claims: ${path} ${why}\n`);
+      await Bun.write(Bun.stdout, `No claims: ${path} holds none\n`);
       return exitDone;
     }
     await Bun.write(Bun.stdout, renderClaims(shown, nowMs, args.wide));
