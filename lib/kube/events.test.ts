@@ -39,6 +39,18 @@ function short(seen: Seen): string {
   return `${seen.method === "POST" ? "create" : "patch"} ${body.count} ${body.message}`;
 }
 
+/** Runs what waits for no time at all (random is 0) until nothing is queued. */
+async function idleWithRetries(recorder: EventRecorder, clock: ReturnType<typeof fakeClock>): Promise<void> {
+  let done = false;
+  void recorder.idle().then(() => {
+    done = true;
+  });
+  while (!done) {
+    clock.advance(0);
+    await new Promise((resolve) => setImmediate(resolve));
+  }
+}
+
 test("the first time is an Event object as kubectl describe shows it", async () => {
   const { server, recorder } = setup();
   recorder.record(pod, "Warning", "ProviderCreateFailed", "no warm capacity");
@@ -184,15 +196,7 @@ test("a server in trouble is tried again", async () => {
     return answers < 3 ? new Response("", { status: 503 }) : Response.json({});
   });
   recorder.record(pod, "Warning", "R", "m");
-  let done = false;
-  void recorder.idle().then(() => {
-    done = true;
-  });
-  while (!done) {
-    // Runs the retry, which waits for no time at all (random is 0), as soon as it waits.
-    clock.advance(0);
-    await new Promise((resolve) => setImmediate(resolve));
-  }
+  await idleWithRetries(recorder, clock);
   expect(server.seen.map(short)).toEqual(["create 1 m", "create 1 m", "create 1 m"]);
   expect(recorder.stats).toMatchObject({ sent: 1, failed: 0 });
 });
@@ -204,14 +208,7 @@ test("an answer that was lost on its way is not an event given up", async () => 
       ? new Response("", { status: 502 })
       : statusResponse(409, "AlreadyExists", { kind: "events" });
   recorder.record(pod, "Warning", "R", "m");
-  let done = false;
-  void recorder.idle().then(() => {
-    done = true;
-  });
-  while (!done) {
-    clock.advance(0);
-    await new Promise((resolve) => setImmediate(resolve));
-  }
+  await idleWithRetries(recorder, clock);
   server.answer = () => Response.json({});
   recorder.record(pod, "Warning", "R", "m");
   await recorder.idle();
@@ -289,4 +286,91 @@ test("after stop nothing is recorded and idle resolves", async () => {
   recorder.record(pod, "Warning", "R", "m2");
   await recorder.idle();
   expect(server.seen.length).toBeLessThanOrEqual(1);
+});
+
+test.each(["is on its way", "waits to be tried again"])("stop ends a count that %s", async (state) => {
+  const { server, recorder } = setup();
+  recorder.record(pod, "Warning", "R", "m");
+  await recorder.idle();
+  const asked = Promise.withResolvers<void>();
+  server.answer = () => {
+    asked.resolve();
+    return state === "is on its way"
+      ? new Promise<Response>(() => {})
+      : new Response("", { status: 503, headers: { "retry-after": "1" } });
+  };
+  recorder.record(pod, "Warning", "R", "m");
+  await asked.promise;
+  await new Promise((resolve) => setImmediate(resolve));
+  recorder.stop();
+  await recorder.idle();
+  expect(server.seen).toHaveLength(2);
+});
+
+test("what happened while an answer was lost is counted up after it", async () => {
+  const { server, recorder, clock } = setup();
+  server.answer = (seen) => {
+    if (seen.method === "PATCH") return Response.json({});
+    if (server.seen.length > 1) return statusResponse(409, "AlreadyExists", { kind: "events" });
+    recorder.record(pod, "Warning", "R", "m");
+    recorder.record(pod, "Warning", "R", "m");
+    return new Response("", { status: 502 });
+  };
+  recorder.record(pod, "Warning", "R", "m");
+  await idleWithRetries(recorder, clock);
+  // The API server has the first POST's count until it is told another.
+  expect(server.seen.map(short)).toEqual(["create 1 m", "create 3 m", "patch 3 m"]);
+});
+
+test("after an event was given up, the next one has another name and begins now", async () => {
+  const { server, recorder, clock } = setup(() => new Response("", { status: 502 }));
+  recorder.record(pod, "Warning", "R", "m");
+  await idleWithRetries(recorder, clock);
+  expect(recorder.stats.failed).toBe(1);
+  const lost = JSON.parse(server.seen[0]?.body ?? "").metadata.name;
+  // One of the answers was lost, and the event is there.
+  server.answer = (seen) =>
+    JSON.parse(seen.body).metadata.name === lost
+      ? statusResponse(409, "AlreadyExists", { kind: "events" })
+      : Response.json({});
+  clock.advance(3_600_000);
+  recorder.record(pod, "Warning", "R", "m");
+  await recorder.idle();
+  expect(JSON.parse(server.seen.at(-1)?.body ?? "")).toMatchObject({
+    count: 1,
+    firstTimestamp: "2026-01-02T04:04:05Z",
+  });
+  expect(recorder.stats).toMatchObject({ sent: 1, failed: 1 });
+});
+
+test("an object that never stops is cut off also while its event is on its way", async () => {
+  const { server, recorder } = setup();
+  let rounds = 0;
+  server.answer = () => {
+    rounds += 1;
+    if (rounds < 100) recorder.record(pod, "Warning", "R", "m");
+    return Response.json({});
+  };
+  recorder.record(pod, "Warning", "R", "m");
+  await recorder.idle();
+  expect(server.seen).toHaveLength(spamBurst);
+});
+
+test("what is recorded because an event was refused is cut off as well", async () => {
+  const again = () => recorder.record(pod, "Warning", "R", "m");
+  const { server, recorder } = setup(() => statusResponse(403, "Forbidden", { kind: "events" }), {
+    onProblem: () => again(),
+  });
+  again();
+  await recorder.idle();
+  expect(server.seen.length).toBeLessThanOrEqual(spamBurst);
+  expect(server.seen.map(short)).toContain("create 1 m");
+});
+
+test("a reason and a message are not told apart by where one ends", async () => {
+  const { server, recorder } = setup();
+  recorder.record(pod, "Warning", "A/b", "c");
+  recorder.record(pod, "Warning", "A", "b/c");
+  await recorder.idle();
+  expect(server.seen.map((seen) => seen.method)).toEqual(["POST", "POST"]);
 });

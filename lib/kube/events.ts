@@ -47,12 +47,14 @@ export interface EventRecorder {
   readonly stats: Readonly<EventStats>;
 }
 
-/** Entries of each cache, as in client-go. */
+/** What is remembered at most, of events, of similar ones and of objects: as much as in client-go, and half of it at least. */
 export const cacheEntriesMax = 4096;
 /** Limits of client-go's correlator (tools/record/events_cache.go). */
 export const spamBurst = 25;
 export const spamRefillMs = 300_000;
 export const similarEventsMax = 10;
+/** The next message is then the one too many. */
+const similarKept = similarEventsMax - 1;
 export const similarWindowMs = 600_000;
 /** Events that wait to be sent; one more is dropped. */
 export const queueMax = 1024;
@@ -78,6 +80,8 @@ interface Pending {
   count: number;
   /** What the API server has of `count`; 0: there is no such object yet. */
   sentCount: number;
+  /** It happened again, and within the object's budget, since `count` was last sent. */
+  again: boolean;
 }
 
 /**
@@ -97,35 +101,29 @@ export function createEventRecorder(options: EventRecorderOptions): EventRecorde
   const stopping = new AbortController();
   const stats: EventStats = { sent: 0, folded: 0, spam: 0, overflow: 0, failed: 0 };
   const pending = new Map<number, Pending>();
-  /** By object, type, reason and message: suffix, firstMs, count, sentCount of what is not pending. */
+  /** By object, type, reason and message: suffix, firstMs, count and sentCount when it was last settled. */
   const known = createRecentRows(cacheEntriesMax, 4);
   /** By object, type and reason: when the last message came, and the newest messages, as hashes. */
-  const similar = createRecentRows(cacheEntriesMax, similarEventsMax);
-  /** By object: tokens, and as of when. */
+  const similar = createRecentRows(cacheEntriesMax, 1 + similarKept);
+  /** By object: tokens, and as of when. Long ago is a full bucket. */
   const buckets = createRecentRows(cacheEntriesMax, 2);
   const queue: Pending[] = [];
   let workers = 0;
-  let sequence = 0;
+  let lastSuffix = 0;
   let idleWaiters: (() => void)[] = [];
 
   function admit(objectKey: number, nowMs: number): boolean {
-    let at = buckets.find(objectKey);
-    if (at < 0) {
-      at = buckets.add(objectKey);
-      buckets.numbers.set([spamBurst, nowMs], at);
-    }
-    const [tokens = 0, atMs = 0] = buckets.numbers.subarray(at);
+    const bucket = buckets(objectKey);
+    const [tokens = 0, atMs = 0] = bucket;
     const filled = Math.min(spamBurst, tokens + Math.max(0, nowMs - atMs) / spamRefillMs);
     const admitted = filled >= 1;
-    buckets.numbers.set([admitted ? filled - 1 : filled, nowMs], at);
+    bucket.set([admitted ? filled - 1 : filled, nowMs]);
     return admitted;
   }
 
   /** Whether this message is one too many for its object and reason: then it stands for all of them. */
   function isOneOfMany(similarKey: number, message: number, nowMs: number): boolean {
-    let at = similar.find(similarKey);
-    if (at < 0) at = similar.add(similarKey);
-    const seen = similar.numbers.subarray(at, at + similarEventsMax);
+    const seen = similar(similarKey);
     const messages = seen.subarray(1);
     if (nowMs - (seen[0] ?? 0) > similarWindowMs) messages.fill(0);
     seen[0] = nowMs;
@@ -137,9 +135,10 @@ export function createEventRecorder(options: EventRecorderOptions): EventRecorde
     return full;
   }
 
+  /** Of no other event of this recorder, and of none before it. */
   function newSuffix(nowMs: number): number {
-    sequence = (sequence + 1) % 1_000;
-    return Math.floor(nowMs) * 1_000 + sequence;
+    lastSuffix = Math.max(lastSuffix + 1, Math.floor(nowMs) * 1_000);
+    return lastSuffix;
   }
 
   function record(
@@ -153,7 +152,7 @@ export function createEventRecorder(options: EventRecorderOptions): EventRecorde
     const objectText = `${object.kind}/${object.namespace}/${object.name}/${object.uid}`;
     const similarText = `${objectText}/${type}/${reason}`;
     let message = fullMessage.slice(0, messageCharactersMax);
-    let key = hashOf(`${similarText}/${message}`);
+    let key = hashOf(`${similarText}\0${message}`);
     const similarKey = hashOf(similarText);
     if (isOneOfMany(similarKey, key, nowMs)) {
       message = `(combined from similar events): ${message}`.slice(0, messageCharactersMax);
@@ -161,7 +160,7 @@ export function createEventRecorder(options: EventRecorderOptions): EventRecorde
     }
     let event = pending.get(key);
     const waits = event !== undefined;
-    event ??= { key, object, type, reason, message, lastMs: nowMs, ...recall(key, nowMs) };
+    event ??= { key, object, type, reason, message, lastMs: nowMs, again: false, ...recall(key, nowMs) };
     event.count += 1;
     event.lastMs = nowMs;
     event.message = message;
@@ -170,22 +169,21 @@ export function createEventRecorder(options: EventRecorderOptions): EventRecorde
       if (!waits) remember(event);
     } else if (waits) {
       stats.folded += 1;
+      event.again = true;
     } else {
       enqueue(event);
     }
   }
 
   function recall(key: number, nowMs: number) {
-    const at = known.find(key);
-    if (at < 0) return { suffix: newSuffix(nowMs), firstMs: nowMs, count: 0, sentCount: 0 };
-    const [suffix = 0, firstMs = 0, count = 0, sentCount = 0] = known.numbers.subarray(at, at + 4);
+    const [suffix = 0, firstMs = 0, count = 0, sentCount = 0] = known(key);
+    // Never seen, forgotten, or given up.
+    if (count === 0) return { suffix: newSuffix(nowMs), firstMs: nowMs, count, sentCount };
     return { suffix, firstMs, count, sentCount };
   }
 
   function remember({ key, suffix, firstMs, count, sentCount }: Pending): void {
-    let at = known.find(key);
-    if (at < 0) at = known.add(key);
-    known.numbers.set([suffix, firstMs, count, sentCount], at);
+    known(key).set([suffix, firstMs, count, sentCount]);
   }
 
   /** It is not on its way any more. */
@@ -211,10 +209,9 @@ export function createEventRecorder(options: EventRecorderOptions): EventRecorde
   async function work(): Promise<void> {
     for (let event = queue.shift(); event !== undefined; event = queue.shift()) {
       await send(event);
-      // It may have happened again while it was on its way.
-      if (event.sentCount > 0 && event.sentCount < event.count) enqueue(event);
+      if (stopping.signal.aborted) break;
+      if (event.again) enqueue(event);
       else settle(event);
-      if (stopping.signal.aborted) queue.length = 0;
     }
     workers -= 1;
     if (workers === 0) {
@@ -227,8 +224,11 @@ export function createEventRecorder(options: EventRecorderOptions): EventRecorde
     const { object, reason } = event;
     const namespace = object.namespace || "default";
     const collection = apiPath("/api/v1", "namespaces", namespace, "events");
+    /** What a POST under this name said, if there was one. */
+    let posted = 0;
     for (let attempt = 1; !stopping.signal.aborted; attempt += 1) {
       const { count } = event;
+      event.again = false;
       const name = nameOf(object, event.suffix);
       const path = collection !== undefined && event.sentCount > 0 ? apiPath(collection, name) : collection;
       if (path === undefined) return;
@@ -260,15 +260,20 @@ export function createEventRecorder(options: EventRecorderOptions): EventRecorde
         continue;
       }
       // Our own POST whose answer was lost, sent again.
-      if (reply.kind === "status" && reply.reason === "AlreadyExists" && attempt > 1) {
-        event.sentCount = count;
+      if (reply.kind === "status" && reply.reason === "AlreadyExists" && posted > 0) {
+        event.sentCount = posted;
+        event.again ||= posted < count;
         return;
       }
+      if (event.sentCount === 0) posted ||= count;
       const final =
         (reply.kind === "status" || reply.kind === "http") && reply.code < 500 && reply.code !== 429;
       if (final || attempt >= attemptsMax) {
-        // Count from here anew, or the next occurrence would be a PATCH of nothing.
+        // Count from here anew, or the next occurrence would be a PATCH of nothing; and under another name, since
+        // an answer may have been lost.
         event.count = event.sentCount;
+        event.again = false;
+        if (event.sentCount === 0) event.suffix = newSuffix(clock.now());
         stats.failed += 1;
         onProblem(
           `event ${reason} of ${object.kind} ${namespace}/${object.name} was not recorded: ${describeFailure(reply)}`,

@@ -2,40 +2,32 @@ import { expect, test } from "bun:test";
 import fc from "fast-check";
 import { createRecentRows } from "./recent.ts";
 
-test("a row keeps its numbers, wherever it is moved to", () => {
+test("a row keeps its numbers while it is among the newest half, and is all zero when it was forgotten", () => {
   const max = 8;
-  const width = 3;
   fc.assert(
     fc.property(fc.array(fc.nat(12), { maxLength: 200 }), (keys) => {
-      const rows = createRecentRows(max, width);
-      const used: number[] = [];
+      const rows = createRecentRows(max, 2);
+      /** The newest last. */
       const written = new Map<number, number[]>();
       for (const [step, key] of keys.entries()) {
-        const newest = new Set(used.slice().reverse());
-        const rank = [...newest].indexOf(key);
-        let at = rows.find(key);
-        if (at < 0) {
-          // Forgotten: never while it is among the newest half.
-          expect(rank === -1 || rank >= max / 2).toBe(true);
-          at = rows.add(key);
-          expect([...rows.numbers.slice(at, at + width)]).toEqual([0, 0, 0]);
-        } else {
-          expect([...rows.numbers.slice(at, at + width)]).toEqual(written.get(key) ?? []);
-        }
-        const row = [key, step, key * step];
-        rows.numbers.set(row, at);
-        written.set(key, row);
-        used.push(key);
+        const newer = [...written.keys()].reverse().indexOf(key);
+        const row = rows(key);
+        expect(row).toHaveLength(2);
+        if (newer >= 0 && newer < max / 2) expect([...row]).toEqual(written.get(key) ?? []);
+        else expect([[0, 0], written.get(key)]).toContainEqual([...row]);
+        row.set([key + 1, step]);
+        written.delete(key);
+        written.set(key, [key + 1, step]);
       }
     }),
     { numRuns: 2_000 },
   );
 });
 
-test("what is not used while a whole generation is added is forgotten", () => {
+test("what is not used while as many rows as there are come is forgotten", () => {
   const rows = createRecentRows(8, 1);
-  rows.add(1);
-  for (let key = 2; key <= 9; key += 1) rows.add(key);
-  expect(rows.find(1)).toBe(-1);
-  expect(rows.find(9)).toBeGreaterThanOrEqual(0);
+  rows(1).fill(7);
+  for (let key = 2; key <= 9; key += 1) rows(key).fill(key);
+  expect([...rows(9)]).toEqual([9]);
+  expect([...rows(1)]).toEqual([0]);
 });

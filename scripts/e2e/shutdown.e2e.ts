@@ -1,6 +1,7 @@
 /** SIGTERM in the middle of work: what is in flight is finished, the table is left compact, and the exit code is 0. */
 import { expect, test } from "bun:test";
 import { existsSync, readFileSync } from "node:fs";
+import { startApiProxy } from "./apiproxy.ts";
 import { annotation, World } from "./world.ts";
 
 interface Table {
@@ -96,3 +97,55 @@ test.concurrent("a second signal ends it at once, and nothing is lost by it", as
   await world.running("asked");
   expect([...world.fates("held"), ...world.fates("asked")]).toEqual(["lives", "lives"]);
 }, 120_000);
+
+for (const [effect, what] of [
+  ["hang", "no answer comes to"],
+  ["status", "the API server refuses"],
+  ["reset", "the connection breaks under"],
+] as const)
+  test.concurrent(`SIGTERM while ${what} every write: it leaves with exit 0, and the next start makes good`, async () => {
+    await using proxy = await startApiProxy();
+    await using world = await World.create({ identity: () => proxy.kubeconfig });
+    const told = (text: string) =>
+      world.eventually("an event tells it", async () => {
+        const { items } = await world.api.get<{ items: { message: string }[] }>(`${world.path}/events`);
+        return items.some(({ message }) => message.includes(text));
+      });
+    const size = (value: string) =>
+      world.api.patch(world.podPath("wrong"), { metadata: { annotations: { [annotation("size")]: value } } });
+    await world.createPod("ends");
+    await world.createSandbox("held");
+    await world.createPod("wrong", { annotations: { [annotation("size")]: "one" } });
+    await told("one");
+    await size("two");
+    await told("two");
+    await world.running("ends");
+    await world.running("held");
+
+    const writes = [
+      "PATCH /api/v1/namespaces/[^/]+/events/",
+      "PATCH [^?]*/status",
+      "DELETE ",
+      "(POST|PUT|PATCH) ",
+    ];
+    for (const match of writes) proxy.faults.add({ match: `^${match}`, effect, status: 503, count: 0 });
+    // An event is counted up, a status is written, a Pod object is to be removed, events and a lease are sent.
+    await size("one");
+    await world.createPod("begins");
+    await world.api.delete(world.podPath("ends"));
+    await world.eventually(
+      "each kind of write is tried",
+      () => proxy.faults.list(),
+      (faults) => faults.every(({ hits }) => hits > 0),
+      { timeoutMs: 60_000 },
+    );
+    // `stop` kills after 20 s.
+    expect(await world.daemon.stop()).toBe(0);
+    expect(world.daemon.log.some((line) => line.includes('"stopped"'))).toBe(true);
+
+    proxy.faults.clear();
+    await world.startDaemon();
+    await world.gone(world.podPath("ends"));
+    await world.running("begins");
+    expect([...world.fates("held"), ...world.fates("begins")]).toEqual(["lives", "lives"]);
+  }, 120_000);
