@@ -1,6 +1,7 @@
 import { expect, test } from "bun:test";
 import {
   ANON_GROWTH_BYTES,
+  COMPILED_AFTER_WORK,
   createMemoryKeeper,
   DROP_INTERVAL_MS,
   dropProgramPages,
@@ -10,10 +11,18 @@ import {
 } from "./memory.ts";
 
 function keeper() {
-  const at = { now: 0, anonBytes: 10 << 20, fileBytes: FILE_BYTES_MAX - 1, collections: 0, drops: 0 };
+  const at = {
+    now: 0,
+    anonBytes: 10 << 20,
+    fileBytes: FILE_BYTES_MAX - 1,
+    collections: 0,
+    drops: 0,
+    ended: 0,
+  };
   const memory = createMemoryKeeper({
     collect: () => at.collections++,
     drop: () => at.drops++,
+    endCompiling: () => at.ended++,
     resident: () => at,
     ticks: () => at.now,
   });
@@ -34,6 +43,16 @@ test("while work is done or in flight nothing is collected; after it, once", () 
   look(4, false);
   look(4, false);
   expect(at.collections).toBe(2);
+});
+
+test("compiling ends once, after enough work, busy or not", () => {
+  const { at, look } = keeper();
+  look(COMPILED_AFTER_WORK - 1, true);
+  expect(at.ended).toBe(0);
+  look(COMPILED_AFTER_WORK, true);
+  look(COMPILED_AFTER_WORK + 1, false);
+  look(COMPILED_AFTER_WORK + 1, false);
+  expect(at.ended).toBe(1);
 });
 
 test("without work it collects again only when what no file backs has grown", () => {

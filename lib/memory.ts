@@ -3,6 +3,8 @@
  * garbage of a burst, which the runtime keeps until it allocates again, and the pages of the program's own file
  * that only starting up or a burst needed. Those are clean copies of the file: dropped, they stay in the page cache
  * for as long as nobody needs the memory, and come back by a page fault, without a read, when they are executed.
+ *
+ * And it ends the compiling, once what is hot is compiled.
  */
 import { readFileSync, readlinkSync } from "node:fs";
 import { type Libc, libc } from "./libc.ts";
@@ -13,6 +15,14 @@ export const FILE_BYTES_MAX = 32 << 20;
 export const ANON_GROWTH_BYTES = 4 << 20;
 /** At least this long between two drops: each costs the next handovers their page faults. */
 export const DROP_INTERVAL_MS = 30_000;
+
+/**
+ * Work after which nothing more is compiled: some thousand Pods, by which what is hot has been. JavaScriptCore would
+ * go on for tens of thousands, for ever smaller gains and 8 MB.
+ */
+export const COMPILED_AFTER_WORK = 10_000;
+/** How many times as often as usual a function has to run from then on. */
+const JIT_RELUCTANCE = 10_000;
 
 /** madvise(2): the pages are not needed; a private mapping of a file without changes is filled again from the file. */
 const MADV_DONTNEED = 4;
@@ -32,6 +42,8 @@ export interface MemoryOptions {
   resident?: () => Resident | undefined;
   /** Drops the program's own clean pages. */
   drop?: () => void;
+  /** Makes the runtime compile nothing more. */
+  endCompiling?: () => void;
   /** A monotonic clock in ms. */
   ticks: () => number;
 }
@@ -49,12 +61,18 @@ export interface MemoryKeeper {
 /** Makes a keeper: in the first quiet look after work it collects, and drops what has piled up. */
 export function createMemoryKeeper(options: MemoryOptions): MemoryKeeper {
   const { collect, resident = residentBytes, drop = dropProgramPages, ticks } = options;
+  const { endCompiling = () => Bun.unsafe.setJITPolicy(JIT_RELUCTANCE) } = options;
   let seen = -1;
   let worked = false;
   let anonBytes = 0;
   let droppedAt = Number.NEGATIVE_INFINITY;
+  let compiles = true;
   return {
     look(work, inFlight) {
+      if (compiles && work >= COMPILED_AFTER_WORK) {
+        compiles = false;
+        endCompiling();
+      }
       if (work !== seen || inFlight) {
         seen = work;
         worked = true;
