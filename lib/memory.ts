@@ -60,8 +60,13 @@ export interface MemoryKeeper {
 
 /** Makes a keeper: in the first quiet look after work it collects, and drops what has piled up. */
 export function createMemoryKeeper(options: MemoryOptions): MemoryKeeper {
-  const { collect, resident = residentBytes, drop = dropProgramPages, ticks } = options;
-  const { endCompiling = () => Bun.unsafe.setJITPolicy(JIT_RELUCTANCE) } = options;
+  const {
+    collect,
+    resident = residentBytes,
+    drop = dropProgramPages,
+    endCompiling = () => Bun.unsafe.setJITPolicy(JIT_RELUCTANCE),
+    ticks,
+  } = options;
   let seen = -1;
   let worked = false;
   let anonBytes = 0;

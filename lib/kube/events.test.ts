@@ -289,19 +289,14 @@ test("after stop nothing is recorded and idle resolves", async () => {
 });
 
 test.each(["is on its way", "waits to be tried again"])("stop ends a count that %s", async (state) => {
-  const { server, recorder } = setup();
+  const { server, recorder, clock } = setup();
   recorder.record(pod, "Warning", "R", "m");
   await recorder.idle();
-  const asked = Promise.withResolvers<void>();
-  server.answer = () => {
-    asked.resolve();
-    return state === "is on its way"
-      ? new Promise<Response>(() => {})
-      : new Response("", { status: 503, headers: { "retry-after": "1" } });
-  };
+  const waits = state === "waits to be tried again";
+  server.answer = () => (waits ? new Response("", { status: 503 }) : new Promise<Response>(() => {}));
   recorder.record(pod, "Warning", "R", "m");
-  await asked.promise;
-  await new Promise((resolve) => setImmediate(resolve));
+  while (server.seen.length < 2 || (waits && clock.timers === 0))
+    await new Promise((resolve) => setImmediate(resolve));
   recorder.stop();
   await recorder.idle();
   expect(server.seen).toHaveLength(2);

@@ -53,9 +53,9 @@ export const cacheEntriesMax = 4096;
 export const spamBurst = 25;
 export const spamRefillMs = 300_000;
 export const similarEventsMax = 10;
-/** The next message is then the one too many. */
-const similarKept = similarEventsMax - 1;
 export const similarWindowMs = 600_000;
+/** Messages to remember: one more that is not among them is one too many. */
+const similarKept = similarEventsMax - 1;
 /** Events that wait to be sent; one more is dropped. */
 export const queueMax = 1024;
 /** Requests at once. */
@@ -224,7 +224,7 @@ export function createEventRecorder(options: EventRecorderOptions): EventRecorde
     const { object, reason } = event;
     const namespace = object.namespace || "default";
     const collection = apiPath("/api/v1", "namespaces", namespace, "events");
-    /** What a POST under this name said, if there was one. */
+    /** The count in the first POST under this name: it may have arrived though its answer did not. */
     let posted = 0;
     for (let attempt = 1; !stopping.signal.aborted; attempt += 1) {
       const { count } = event;

@@ -107,10 +107,11 @@ for (const [effect, what] of [
     await using proxy = await startApiProxy();
     await using world = await World.create({ identity: () => proxy.kubeconfig });
     const told = (text: string) =>
-      world.eventually("an event tells it", async () => {
-        const { items } = await world.api.get<{ items: { message: string }[] }>(`${world.path}/events`);
-        return items.some(({ message }) => message.includes(text));
-      });
+      world.eventually(
+        "an event tells it",
+        () => world.events("wrong"),
+        (events) => events.some(({ message }) => message.includes(text)),
+      );
     const size = (value: string) =>
       world.api.patch(world.podPath("wrong"), { metadata: { annotations: { [annotation("size")]: value } } });
     await world.createPod("ends");
